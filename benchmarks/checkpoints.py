@@ -2,9 +2,9 @@
 
     python benchmarks/checkpoints.py --json=docs/results/checkpoints.jsonl
 
-A checkpoint contains the weights, the optimizer state and a moving average, as in training. The share assumes the
-default checkpoint interval and updates of at most `--tokens` source and target tokens. Most runs make larger updates,
-so the share is an upper bound.
+As in training, a checkpoint contains the weights, their moving average and the optimizer state. The share assumes the
+default checkpoint interval and updates of at most `--tokens` source tokens and as many target tokens. Most runs make
+larger updates, so their share is smaller.
 """
 
 import tempfile

@@ -4,8 +4,8 @@
 
 The program translates the batch once before the profile, so the times exclude tracing and compilation. The time of a
 kind of operation is the sum over all operations of that kind. Operations in several threads may overlap, so shares are
-more meaningful than seconds. An operation that XLA has fused appears under XLA's name. Rates count the floating-point
-operations of matrix products.
+more meaningful than seconds. An operation that XLA has fused appears under XLA's name. The rate of matrix
+products counts their floating-point operations without padding.
 """
 
 import collections

@@ -8,13 +8,13 @@ The benchmark needs no network connection.
 Workloads:
 
 - `rate`: rate of products of two large square matrices in bfloat16 and float32, in TFLOP/s.
-- `train`: speed of `base` and `big` in bfloat16, in Keras' `fit` with `TokenBatches` of random tokens. "wmt" has
-  lengths as in WMT, and "fixed" has one length. `utilisation` is the rate of the model's matrix products, including
-  padding, as a share of `rate`.
+- `train`: speed of `base` and `big` in bfloat16, in Keras' `fit` with `TokenBatches` of random tokens. With "wmt",
+  lengths are as in WMT. With "fixed", all sentences have the same length. `utilisation` is the rate of the model's
+  matrix products, including padding, as a share of `rate`.
 - `phases`: seconds of the forward pass alone and of the whole update, for one batch on the device.
 - `program`: data types of the matrix products, host transfers and copies in the compiled update of `base`.
 - `decode`: speed of beam search with `base` in bfloat16. Weights are random, and all outputs have the same length.
-- `learn`: BLEU after 1,500 updates of `tiny` on Multi30k, or without `--raw_dir` on the built-in problem `toy_ende`.
+- `learn`: BLEU after 1,500 updates of `tiny` on Multi30k, or without `--raw_dir` of `toy` on `toy_ende`.
 
 Each workload runs in a separate process, so that its peak memory excludes the other workloads. `--page` writes a page
 with the rows as tables.
@@ -41,7 +41,7 @@ FULL = {
     "side": 8192, "models": ("base", "big"), "base": {}, "big": {}, "batch_tokens": 25_000, "length": 32, "updates": 60,
     "max_shapes": 8, "vocab_size": VOCAB_SIZE, "sentences": 512, "output_length": 30, "train_steps": 1500,
 }  # fmt: skip
-"""Sizes of the measurements."""
+"""Sizes of matrices, models, batches and outputs, and numbers of updates, without `--miniature`."""
 TINY = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
 MINIATURE = {
     "side": 128, "models": ("base", "big"), "base": TINY, "big": TINY, "batch_tokens": 256, "length": 8, "updates": 3,

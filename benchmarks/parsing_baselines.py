@@ -6,13 +6,14 @@
 Only final punctuation is attached to the root. All constituents have the most frequent label.
 
 `pcfg` uses the rules of the training trees with their relative frequencies. The labels of constituents and parts of
-speech include the parent's label, as in Klein and Manning (2003), "Accurate Unlexicalized Parsing". Rules are binary:
-the rest of a rule depends on the label and the last two children. CKY finds the most probable parse among the
-constituents within `BEAM`. Sentences without a parse, or with more than `--max_words` words, get their right-branching
-tree. The column `fallbacks` counts these sentences.
+speech include the parent's label, as in Klein and Manning (2003), "Accurate Unlexicalized Parsing". Rules are
+binarized: the remaining children of a rule depend on its label and the previous two children. CKY finds the most
+probable parse of the constituents within `BEAM`, or of all constituents if the beam leaves no parse. Sentences without
+a parse, or with more than `--max_words` words, get their right-branching tree. The column `fallbacks` counts these
+sentences.
 
-Both parsers see only the words. As in EVALB, a sentence with a wrongly tagged punctuation mark is an error and does not
-affect the score. Seconds are CPU seconds of parsing, without learning the grammar.
+Both parsers see only the words. As in EVALB, a sentence with a wrongly tagged punctuation mark is an error sentence,
+which only `f1_of_all_sentences` takes into account. Seconds are CPU seconds of parsing, without learning the grammar.
 """
 
 import math
@@ -38,7 +39,7 @@ from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
-HISTORY = 2  # number of previous children on which the rest of a rule depends
+HISTORY = 2  # number of previous children on which the remaining children of a rule depend
 RARE = 2  # words up to this frequency stand for unknown words
 KNOWN_WEIGHT, KIND_WEIGHT = 0.5, 2.0  # pseudo-counts of the word's kind and of all rare words, for smoothing
 BEAM = 10.0  # maximum distance of a constituent from the best one over the same words, in nats
@@ -79,7 +80,7 @@ def main(arguments):
     ]
     shown = ("part", "parser", *FIGURES, "sentences", "errors", "fallbacks", "seconds")
     report_table(shown, *([str(row[column]) for column in shown] for row in rows))
-    load_keras()  # otherwise, `add_row` would import Keras, which prints messages
+    load_keras()  # before `add_row` imports Keras, because `load_keras` hides TensorFlow's messages
     for row in rows:
         add_row({"benchmark": "parsing_baselines", **row}, flags.json)
 
@@ -94,7 +95,7 @@ class Parse(NamedTuple):
 
 def gold_trees(problem, split):
     """Return [(treebank, `Tree`), ...] for a split. The treebank is a prefix of the file name, such as "wsj"."""
-    if split not in getattr(problem, "files", {}):  # this problem does not read files of trees
+    if split not in getattr(problem, "files", {}):  # for example, toy_parsing generates its trees
         return [("", tree) for tree in problem.trees(split)]
     return [
         (path.name.partition("_")[0].lower(), tree)
@@ -167,8 +168,8 @@ class Symbol(NamedTuple):
     Attributes:
         label: Label of a constituent or part of speech.
         parent: Label of the parent, or "" for the root and for symbols that binarization adds.
-        history: Only for symbols that binarization adds. Such a symbol stands for the later children of a rule, and
-            `history` contains the labels of at most `HISTORY` children before them.
+        history: Only for symbols that binarization adds. Such a symbol stands for the remaining children of a rule,
+            and `history` contains the labels of at most `HISTORY` children before them.
     """
 
     label: str
@@ -243,7 +244,7 @@ class Lexicon:
         return {symbol: math.log(p * total / self.symbols[symbol]) for symbol, p in self.probabilities(word).items()}
 
     def most_probable_tag(self, word):
-        """Return the most probable part of speech of a word, summed over parents."""
+        """Return the most probable part of speech of a word. Its probability is summed over all parents."""
         tags = Counter()
         for symbol, probability in self.probabilities(word).items():
             tags[symbol.label] += probability
@@ -339,7 +340,7 @@ class Grammar:
         for width in range(1, count + 1):
             for start in range(count - width + 1):
                 inside = self._inside(chart, words, start, start + width)
-                scores = grouped_max(inside[self.bottoms] + self.chain_scores, self.tops)[1]  # each symbol is a top
+                scores = grouped_max(inside[self.bottoms] + self.chain_scores, self.tops)[1]  # one score per symbol
                 if width < count:
                     merits = scores + self.priors
                     scores[merits < merits.max() - beam] = -np.inf

@@ -34,7 +34,7 @@ WARM_UP = 5  # seconds before the measurement starts
 def main(arguments):
     parser = Parser(__doc__)
     parser.add_argument("--run", required=True, help="run directory or export")
-    parser.add_argument("--reference", help="run that was exported (default: --run)")
+    parser.add_argument("--reference", help="run for the expected translations, if --run is an export (default: --run)")
     parser.add_argument("--clients", default="1,8,64", help="comma-separated numbers of clients (default %(default)s)")
     parser.add_argument(
         "--seconds", type=positive_int, default=30, help="seconds for each number of clients (default %(default)s)"

@@ -32,7 +32,9 @@ def main(arguments):
     if flags.scores == "on":
         for name, score in score_checkpoints(Run.open(flags.run), [*steps, "averaged"]):
             report(f"{f'step {name:,}' if name != 'averaged' else name:>16}  {score}")
-    report(f"averaged the checkpoints of steps {', '.join(map(str, steps))}; use it with --checkpoint=averaged")
+    report(
+        f"averaged the checkpoints of steps {', '.join(map(str, steps))}; use the average with --checkpoint=averaged"
+    )
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ import keras  # noqa: E402
 
 make_devices()
 ON_JAX = keras.backend.backend() == "jax"
-if not ON_JAX:  # TensorFlow graphs have many objects, and collecting them takes 20% of the time
+if not ON_JAX:  # garbage collection takes 20% of the time, because graphs have many objects
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
 

@@ -1,8 +1,9 @@
 """Engine OpenNMT-tf: Transformer with the weights of this project, training step and beam search.
 
-The model is post-norm, with one embedding and without biases in attention and projection. This file adapts the ε of
-layer normalization, the ids of BOS and EOS, and the sinusoids to those of this project. One difference remains: label
-smoothing distributes ε over the other tokens in OpenNMT-tf, and over all tokens in this project.
+The model is post-norm, with one embedding for source, target and output, and without biases in attention and output
+projection. This file adapts the ε of layer normalization, the ids of BOS and EOS, and the sinusoids to those of this
+project. One difference remains: OpenNMT-tf distributes the probability of label smoothing over all tokens except the
+label, and this project over all tokens.
 """
 
 import itertools
@@ -18,7 +19,7 @@ import opennmt  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 ROWS = [0, 2, 1]
-"""This project's ids of OpenNMT-tf's first three tokens, PAD, BOS and EOS. All other ids are equal."""
+"""This project's ids of PAD, BOS and EOS, whose ids in OpenNMT-tf are 0, 1 and 2. All other ids are equal."""
 
 
 class Interleaved(opennmt.layers.PositionEncoder):
@@ -49,7 +50,7 @@ def swapped(ids):
 
 
 def build(vocab_size, hparams, params):
-    """Return a new OpenNMT-tf model with the dropout of the paper. `params` are OpenNMT-tf's parameters.
+    """Return a new OpenNMT-tf model with dropout only where the paper has it. `params` are OpenNMT-tf's parameters.
 
     Raises:
         SystemExit: OpenNMT-tf has no equivalent model.
@@ -172,7 +173,7 @@ def decode(job):
 
     @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32)])
     def infer(ids, length):
-        # OpenNMT-tf also accepts a tensor as the limit, so the limit can depend on the batch.
+        # OpenNMT-tf accepts a tensor as the maximum length, so the maximum can depend on the batch.
         model.params["maximum_decoding_length"] = job["forced_length"] or tf.reduce_max(length) + job["extra_length"]
         return model.infer({"ids": ids, "length": length})
 

@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command, example, description):
         super().__init__(
             prog=f"python -m keras_transformer.{command}",
-            usage=argparse.SUPPRESS,  # too many flags; the help shows an example instead
+            usage=argparse.SUPPRESS,  # the usage line would list too many flags; the help has an example
             description=f"Example: python -m keras_transformer.{command} {example}\n\n{description}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
             for text in given if isinstance(given, list) else [given]:
                 if isinstance(text, str) and not text.strip():
                     self.error(f"--{action.dest} must not be empty")
-                if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # bytes that are not UTF-8
+                if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # surrogates, from invalid UTF-8
                     self.error(f"--{action.dest} must be UTF-8, got {text!r}")
         for plugin in values.plugin:
             load_plugin(plugin)
@@ -97,7 +97,7 @@ def run_command(main):
     except OSError as error:
         if error.errno in FULL_DISK:
             advice = "; free some space and run the command again"
-        elif error.filename and not hasattr(error, "__notes__"):  # errors in plug-ins have notes
+        elif error.filename and not hasattr(error, "__notes__"):  # errors of plug-ins have notes
             advice = f": {error.filename}"
         else:
             raise
@@ -248,7 +248,7 @@ def sampling_arguments(parser, flags):
     """Return the arguments of `Sampling` for the flags, or None without `--sample`.
 
     Raises:
-        UserError: A value is out of range, or `--sample` is missing.
+        UserError: A value is out of range, or a flag of sampling is set without `--sample`.
     """
     names = ("temperature", "top_k", "top_p", "seed")
     given = {name: value for name in names if (value := getattr(flags, name)) is not None}

@@ -209,11 +209,11 @@ class ChunkWriter:
 
 @contextlib.contextmanager
 def without_ctrl_c():
-    """Context manager for starting processes that ignore Ctrl-C. This process handles SIGINT after the block."""
-    multiprocessing.resource_tracker.ensure_running()  # starting it later would unblock the signal
+    """Defer SIGINT (Ctrl-C) to the end of a `with` block. Processes that start inside the block ignore SIGINT."""
+    multiprocessing.resource_tracker.ensure_running()  # starting the tracker inside the block would unblock SIGINT
     received, handler = [], None
     if threading.current_thread() is threading.main_thread():
-        # Another thread may receive the signal, which would then interrupt this thread.
+        # The mask protects only this thread. If another thread receives SIGINT, Python runs the handler in this thread.
         handler = signal.signal(signal.SIGINT, lambda *_: received.append(True))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -90,7 +90,8 @@ def with_needed_tokens(log_p, tokens, needed, needed_log_p):
 def phrase_tokens(matched, phrases):
     """Return the bank of each hypothesis, which is its number of phrase tokens.
 
-    The number includes all tokens of complete phrases, and the longest prefix of another phrase at the end.
+    The number includes all tokens of complete phrases, and the longest prefix of an incomplete phrase with which the
+    hypothesis ends.
 
     Args:
         matched: bool [B, …, C, P].
@@ -140,5 +141,5 @@ def choose_beams(matched, beams):
 
 
 def _longest_match(matched):
-    """Return int32 […, C], the position after the longest prefix of each phrase at the end of the hypothesis."""
+    """Return the length, with padding, of the longest prefix of each phrase at the end of the hypothesis."""
     return ops.max(ops.where(matched, ops.arange(1, ops.shape(matched)[-1] + 1), 0), axis=-1)

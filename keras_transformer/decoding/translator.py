@@ -222,7 +222,8 @@ class Translator(BaseTranslator):
 
         Returns:
             The log-probabilities, float32 `[batch, length]`, and the alignments, float32
-            `[batch, length, source_length]`. The alignments are zeros `[1]` if not requested.
+            `[batch, length, source_length]`. The alignments are the cross-attention weights of the last layer, averaged
+            over heads and models. If not requested, they are zeros `[1]`.
         """
         decoder_input = ops.concatenate([ops.full_like(labels[:, :1], BOS), labels[:, :-1]], axis=1)
         log_p, weights = [], []

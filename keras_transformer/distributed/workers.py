@@ -84,7 +84,7 @@ class Workers:
             )
 
     def watch(self):
-        """Start monitoring the other workers, unless the backend does. Call this after preparing the corpus."""
+        """Start monitoring the other workers, unless the backend monitors them. Call this after corpus preparation."""
 
     @contextlib.contextmanager
     def together(self):
@@ -233,7 +233,7 @@ def _join_on_jax(coordinator, patience):
         raise UserError(f"cannot join the other processes at {address}: {' '.join(str(error).split())}") from None
     if jax.process_count() == 1:
         return Workers()
-    from jax._src.distributed import global_state  # there is no public API for the store
+    from jax._src.distributed import global_state  # JAX has no public API for its key-value store
 
     return _JaxWorkers(global_state.client)
 

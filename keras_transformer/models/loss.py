@@ -82,7 +82,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "label_smoothing": self.label_smoothing}
-        return {**config, "r_drop": self.r_drop} if self.r_drop else config  # a subclass may not accept r_drop
+        return {**config, "r_drop": self.r_drop} if self.r_drop else config  # a subclass might not accept r_drop
 
 
 def check_loss(loss, accumulate, vocab_size):

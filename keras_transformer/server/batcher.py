@@ -73,7 +73,7 @@ class Batcher:
         self._arrival, self._call_lock, self._calls = asyncio.Event(), asyncio.Lock(), 0
         self._worker = ThreadPoolExecutor(1, "worker")
         self._previous = 1  # number of items of the previous batch
-        # Measured only on batches with no room for a waiting item, because smaller batches are less efficient.
+        # Both are measured on full batches only, because smaller batches process fewer items per second.
         self._items_per_second, self._batch_seconds = math.inf, 0.0
         self._working_since: float | None = None
         self._task: asyncio.Task | None = None
@@ -177,7 +177,7 @@ class Batcher:
                 start, full, self._previous = time.monotonic(), bool(self._fitting()), len(batch)
                 try:
                     await self._process(batch)
-                    await asyncio.sleep(0)  # callers whose items failed first remove their other items
+                    await asyncio.sleep(0)  # lets callers whose items failed remove their other items
                 finally:
                     for one in batch:
                         one.future.cancel()  # no effect unless the batcher is stopping

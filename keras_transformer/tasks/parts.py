@@ -8,7 +8,7 @@ from keras_transformer.utils.errors import UserError, unknown
 
 
 def in_directions(run, directions):
-    """Return the problem of a multilingual run, with other directions between the run's languages.
+    """Return the problem of a multilingual run, with the given directions between the run's languages.
 
     Args:
         run: `Run`.

@@ -82,7 +82,7 @@ def test_train_stops_at_or_skips_nonfinite_updates(train, spoil, tmp_path):
     rows = [row for row in Run.open(tmp_path / "run").metrics() if row["kind"] == "train"]
     assert all(row["gradient_norm"] > 0 for row in rows)
     assert train("other", "--on_nonfinite=skip").status == 0
-    assert_same(tmp_path / "run", tmp_path / "other")  # "other" skipped from the start
+    assert_same(tmp_path / "run", tmp_path / "other")  # `other` had --on_nonfinite=skip from the start
 
     spoil(5, 7, 8)
     outcome = train("run", "--on_nonfinite=skip", "--max_skipped=2", "--train_steps=12")

@@ -35,7 +35,7 @@ def choose_from(monkeypatch, tmp_path):
         ("jax", "tensorflow", {"tensorflow", "jax"}, "jax"),
         (None, None, {"tensorflow", "jax"}, "tensorflow"),
         (None, "jax", {"tensorflow", "jax"}, "jax"),
-        (None, "tensorflow", {"jax"}, "jax"),  # keras.json contains the default that Keras writes
+        (None, "tensorflow", {"jax"}, "jax"),  # Keras itself writes this default to keras.json
         ("", None, {"jax"}, "jax"),
         (None, "torch", {"jax", "torch"}, "jax"),
     ],

@@ -26,14 +26,14 @@ from keras_transformer.training.signals import StopRequest
 pytestmark = pytest.mark.backend
 
 CHANGED = {"train": 1, "validation": 2, "test": 5}
-"""Number of words, out of ten in a source, that the reference replaces by two words each."""
+"""Number of words, out of ten in a source, that the reference replaces with two words each."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class Echo(TranslationProblem):
-    """Problem whose references are longer than the sources and end differently.
+    """Problem whose references are the sources with the last words replaced by twice as many others.
 
-    `CHANGED` is the number of different words for each split.
+    `CHANGED` is the number of replaced words for each split.
     """
 
     name, corpus, source, target = "echo", "echo", "en", "de"

@@ -23,7 +23,7 @@ import jax
 
 pytestmark = pytest.mark.backend
 
-HPARAMS = small(batch_tokens=64)  # gives two shapes, one of them with three rows
+HPARAMS = small(batch_tokens=64)  # gives two batch shapes, one of them with three rows
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_jax_devices_draw_dropout_masks_of_one_device():
 
 
 def test_jax_devices_start_with_weights_of_one_device(monkeypatch):
-    """Compare initial weights that a compiled initializer creates. JAX uses one for large variables."""
+    """Compare initial weights from a compiled initializer. On JAX, Keras compiles it only for large variables."""
     monkeypatch.setattr("keras.src.backend.jax.core.should_shard_at_init", lambda layout, shape: True)
     with make_strategy("jax").scope():
         model = kt.Transformer(9, small())

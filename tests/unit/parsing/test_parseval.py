@@ -46,7 +46,7 @@ def test_sample_table_matches_evalb(sample):
         "Bracketing FMeasure       =  83.20",
     ]
     lines = [line for line in lines if "FMeasure" not in line]
-    # In the total row, that version prints 16 sentences without crossings. Later ones print the number of crossings.
+    # The total row of that version has 16 sentences without crossings. Later versions print the number of crossings.
     assert expected[28].split()[5] == "16" and lines[28].split()[5] == "1"
     expected[28] = expected[28].replace("    16", "     1")
     assert lines == expected

@@ -253,7 +253,7 @@ def test_time_estimate_omits_compilation_without_xla(problem, tmp_path, monkeypa
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="on JAX, CompileAhead reports compilations")
 def test_progress_excludes_compilations_from_eta(problem, monkeypatch):
-    """Simulate two alternating batch shapes. The first update of each takes 20 seconds, any other takes 1 second."""
+    """Simulate two alternating batch shapes. The first update of each shape takes 20 seconds, later ones 1 second."""
     times = iter([0, 20, 20, 40, 40, 41, 41, 42, 42, 42])
     monkeypatch.setattr("keras_transformer.utils.timing.time.monotonic", lambda: next(times))
     shapes = [(4, 5, 6), (2, 9, 9)]
@@ -297,7 +297,7 @@ def test_training_cost_near_6_flops_per_weight_and_token():
     hparams = kt.hparams("base", num_layers=2, batch_tokens=600, train_steps=10)
     model, found = kt.Transformer(2000, hparams), training_cost(hparams, 2000, length=30)
     encoder = model.encoder.count_params()
-    decoder = model.count_params() - encoder  # the embedding counts only as the output projection
+    decoder = model.count_params() - encoder  # has the shared embedding, which multiplies only as the output projection
     assert (found.parameters, found.updates) == (model.count_params(), 10)
     assert found.counted == pytest.approx(10 * 6 * 600 * (encoder + decoder), rel=0.05)
     assert found.hours(gpus=2, tflops=1.0) == pytest.approx(found.counted / 2e12 / 3600)
