@@ -58,7 +58,7 @@ if not ON_JAX:  # garbage collection takes 20% of the time, because graphs have 
 
 @pytest.fixture(scope="module", autouse=True)
 def free_compiled_programs():
-    """Free JAX's compiled programs after each test file, because Linux limits a process to 65,530 memory maps."""
+    """Free JAX's compiled programs after each test file. Linux limits their memory maps to 65,530 per process."""
     yield
     if ON_JAX:
         import jax

@@ -20,7 +20,7 @@ def additive_attention(query, key, value, score, mask=None, dropout=None):
     Returns:
         Same as `scaled_dot_product_attention`.
     """
-    # Each pair of positions has its own hidden layer, which takes d_k times as much memory as dot products.
+    # The hidden layer has d_k units for each pair of positions, so it needs d_k times the memory of dot products.
     hidden = ops.tanh(query[:, :, :, None] + key[:, :, None])  # [batch, heads, query_length, key_length, d_k]
     logits = ops.matmul(hidden, score[:, None, :, None])[..., 0]
     return weighted_values(logits, value, mask, dropout)

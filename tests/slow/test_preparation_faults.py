@@ -17,8 +17,8 @@ from helpers.waiting import wait_for
 from keras_transformer.config import registry
 from keras_transformer.data.token_store import VERIFIED
 
-# `prepare` treats this problem like a large corpus. TROUBLE contains a fault and the pair or file access at which it
-# occurs. `prepare` reads pairs 0 to 1999 to train the tokenizer, and reads the later ones to write the store.
+# `prepare` treats this problem like a large corpus. TROUBLE contains a fault and the pair or file access at which the
+# fault occurs. The tokenizer is trained on pairs 0 to 1999. Then `prepare` reads them again as pairs 2000 to 3999.
 PLUGIN = '''
 import dataclasses, os, random, signal, sys, time
 from keras_transformer import TranslationProblem, register_problem
