@@ -14,8 +14,8 @@ The program exports a run and starts the interpreter `--python`, which must have
 | onnx | optimum-onnx[onnxruntime], sentencepiece, sacremoses |
 
 The interpreter translates a test split in batches of 64 texts, except that Argos Translate takes one text at a time.
-The measurement of sentences per second starts after a warm-up batch. For onnx, the interpreter first converts the
-export for transformers. `same` is the share of translations that are equal to those of `Translator`.
+The measurement of sentences per second starts after a warm-up batch. For the format onnx, the interpreter first
+converts the huggingface export to ONNX. `same` is the share of translations that are equal to those of `Translator`.
 """
 
 import json
@@ -33,7 +33,7 @@ from keras_transformer.utils.errors import UserError
 
 FORMATS = "saved_model", "ctranslate2", "argos", "huggingface", "onnx"
 PRECISIONS = {"argos": "int8"}
-"""Precision of the stored matrices, if it is not float32."""
+"""{format: precision of the matrices in its exports}. Formats that are not listed use float32."""
 BATCH = 64
 PROGRAM = Path(__file__).parent / "engines" / "open_export.py"
 

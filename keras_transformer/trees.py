@@ -30,7 +30,7 @@ def main(arguments):
 
 
 def _select(path, wanted):
-    """Yield (number, `Tree`) for the tree with the number `wanted`, or for all trees if it is None.
+    """Yield (number, `Tree`) for the tree with the number `wanted`, or for all trees if `wanted` is None.
 
     Raises:
         UserError: The file cannot be read, contains no tree, or has fewer trees than `wanted`.

@@ -36,7 +36,8 @@ def decode(job):
     def translate():
         outputs, scores = [None] * len(sources), [None] * len(sources)
         for rows in protocol.batches_of(sources):
-            # This project limits each source separately. Here, the longest source, including EOS, sets the limit.
+            # This project limits the output length per sentence. CTranslate2 has one limit per batch, so use that of
+            # the longest source.
             steps = len(sources[rows[0]]) + 1 + job["extra_length"]
             results = translator.translate_batch(
                 [sources[i] for i in rows], beam_size=job["beam_size"], length_penalty=job["alpha"],

@@ -110,7 +110,9 @@ class HParams:
     # Evaluation and checkpoints (§6.1)
     eval_steps: int = setting(1000, "updates between evaluations", low=1)
     decode_steps: int | None = setting(
-        None, "updates between evaluations that also decode, none if all do (only with best_metric=nll or loss)", low=1
+        None,
+        "updates between evaluations that also decode, none if all do (ignored unless best_metric is nll or loss)",
+        low=1,
     )
     checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)
     checkpoint_minutes: float = setting(10.0, "maximum time in minutes between checkpoints, 0 for no limit", low=0)

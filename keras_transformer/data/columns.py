@@ -57,10 +57,12 @@ class Column:
 
 
 def allocate_column(path, dtype, size):
-    """Return a writable memory-mapped array `[size]` in a new file.
+    """Allocate a new file on disk, and return its contents as a writable memory-mapped array `[size]`.
+
+    Without the allocation, a write to the array would kill the process if the disk is full.
 
     Raises:
-        OSError: The disk is full. Without this allocation, writing to the array on a full disk would kill the process.
+        OSError: The disk is full.
     """
     with open(path, "wb") as file:
         if size:

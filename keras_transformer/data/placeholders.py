@@ -103,7 +103,8 @@ def _hide(index, text, count):
 def hide_in_target(text, spans):
     """Replace the spans of a source, {placeholder: span}, in a target with their placeholders.
 
-    If a span has several placeholders, they alternate. Spans inside longer words do not change.
+    If a span occurs several times in the source, it has several placeholders, which replace it one after the other in
+    the target. Spans inside longer words do not change.
     """
     names = collections.defaultdict(list)
     for name, span in spans.items():

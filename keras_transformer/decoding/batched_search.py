@@ -17,7 +17,10 @@ LENGTH_ALONE = 64
 """Length to which the compiled search for a single sentence pads sources, so that they all have the same shape."""
 
 SHRINK = 0.8
-"""Maximum share of unfinished sentences at which finished ones are removed. Removal takes time to copy arrays."""
+"""Maximum share of unfinished sentences in a batch at which the search removes the finished ones.
+
+Removal copies arrays. With more unfinished sentences, copying would take longer than keeping the finished ones.
+"""
 
 
 class BatchedBeamSearch:
@@ -139,7 +142,7 @@ class BatchedBeamSearch:
         return state, can_improve(state, inputs, options)
 
     def _empty(self, batch, nodes):
-        """Return zero arrays for the keys and values of `nodes` nodes, for each model."""
+        """Return zero arrays for the keys and values of `nodes` nodes (see `kv_tree`), for each model."""
         return [model.empty_nodes(batch, nodes) for model in self.models]
 
     def _decoder(self, caches, beams, first=0):

@@ -51,8 +51,8 @@ class SearchOptions:
         beam_size: K, the number of beams per sentence; 1 for greedy search, None for the value of the hparams.
         alpha: Exponent of the length penalty; None for the value of the hparams.
         nbest: Number of hypotheses per sentence, at most `beam_size`.
-        extra_length: Maximum number of tokens beyond the source length; None for the value of the hparams.
-        min_length: Minimum number of tokens without EOS. The limit set by `extra_length` takes precedence.
+        extra_length: Maximum number of target tokens beyond the source length; None for the value of the hparams.
+        min_length: Minimum number of target tokens, not counting EOS. The limit set by `extra_length` takes precedence.
         max_source_length: Maximum number of source tokens, including EOS; None for no limit.
         no_repeat_ngram: Size in tokens of n-grams that a translation may contain only once; 0 for no limit.
         repetition_penalty: Factor, at least 1, by which to multiply the log-probability of tokens that a hypothesis
@@ -61,7 +61,7 @@ class SearchOptions:
         constraint: "grammar" for the tokenizer's constraint, if it has one, None to allow all tokens, or a function.
             The function takes the tokens, int32 [B, K, L], the number of tokens so far, and `SearchInputs`. It must
             return the allowed next tokens, bool [B, K, V], and use only `keras.ops`. In the first step of a beam
-            search, K is 1. At a sentence's limit, EOS is allowed even if the function forbids it.
+            search, K is 1. At the length limit of a sentence, EOS is allowed even if the function forbids it.
 
     Raises:
         UserError: A value is out of range.
@@ -112,7 +112,8 @@ class SearchOptions:
             grammar: The tokenizer's `constraint`, or None.
 
         Raises:
-            UserError: `nbest` exceeds the beam size, or an option for translations is combined with a grammar.
+            UserError: `nbest` exceeds the beam size, or `min_length`, `no_repeat_ngram` or `repetition_penalty` is
+                combined with a grammar.
         """
         defaults: dict[str, Any] = {
             "beam_size": hparams.beam_size,

@@ -1,8 +1,8 @@
 """Heartbeat between JAX processes, which detects processes that have died or stopped responding.
 
 A machine that loses power does not close its connections, and a process that dies during connection setup leaves the
-others waiting. After a while, a JAX thread aborts the waiting process without a helpful message. Each process therefore
-writes a counter to the coordinator's key-value store and checks that the counters of the other processes increase.
+others waiting. Eventually, a JAX thread aborts each waiting process without a helpful message. All processes therefore
+write a counter to the coordinator's key-value store and check that the counters of the other processes increase.
 """
 
 import threading

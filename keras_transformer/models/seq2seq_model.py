@@ -95,7 +95,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             for layer in stack.layers if remat else ():
                 seed_generators(layer)  # raises now instead of in the first update
         optimizer = kwargs.get("optimizer", args[0] if args else None)
-        if hasattr(optimizer, "scales_loss"):  # such an optimizer needs no LossScaleOptimizer
+        if hasattr(optimizer, "scales_loss"):  # this optimizer replaces Keras' LossScaleOptimizer
             optimizer.scales_loss = self.dtype_policy.name == "mixed_float16"
             kwargs["auto_scale_loss"] = False
         super().compile(*args, **kwargs)

@@ -29,7 +29,7 @@ class ParsingProblem(Problem):
         raise NotImplementedError
 
     def learned_trees(self, split):
-        """Yield the trees of a split, or `train_share` of the training trees. Larger shares include smaller ones."""
+        """Yield the trees of a split, or `train_share` of the training trees. A larger share contains a smaller one."""
         for number, tree in enumerate(self.trees(split)):
             # Fractional parts of multiples of the golden ratio are spread more evenly than random numbers.
             if split != "train" or self.train_share == 1 or number * GOLDEN_RATIO % 1 < self.train_share:
@@ -96,7 +96,7 @@ class TreebankProblem(ParsingProblem):
 
     @staticmethod
     def normalized(tree):
-        """Normalize a tree from the files for training. Return None if nothing remains."""
+        """Normalize a tree from `files` for training. Return None if no words remain."""
         from keras_transformer.parsing.normalize import penn
 
         return penn(tree)

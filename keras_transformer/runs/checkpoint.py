@@ -78,7 +78,7 @@ class Checkpoints:
         missing = count * size
         free = shutil.disk_usage(self.path.parent).free
         if free < missing:
-            exists = (self.path.parent / "config.json").is_file()  # an existing run cannot change the number
+            exists = (self.path.parent / "config.json").is_file()  # keep_checkpoints of a run cannot change
             raise UserError(
                 f"{self.path} needs {missing / 1e9:,.2f} GB for {count} more checkpoint{'s' * (count > 1)}, but only "
                 f"{free / 1e9:,.2f} GB are free; free some space and run the command again"
@@ -125,7 +125,7 @@ class Checkpoints:
         Args:
             name: "best", "last", "averaged", a step, or "ema", the moving average of the weights in the last
                 checkpoint. None loads the best checkpoint, or the last one if there was no evaluation.
-            parts: Parts to load, if the checkpoint has them.
+            parts: Names of the parts to load, from `PARTS`. Parts that the checkpoint does not contain are skipped.
             flag: Flag that selects another checkpoint, for the hint in error messages; "" for no hint.
 
         Returns:
@@ -276,7 +276,7 @@ def training_arrays(model):
     arrays = {"weights": model_arrays(model), "optimizer": _arrays(optimizer_state(model.optimizer))}
     if averages := _averages(model):
         own = {path: np.asarray(average.value).copy() for path, average in averages.items()}
-        arrays["ema"] = {**arrays["weights"], **own}  # a complete model, with seed states
+        arrays["ema"] = {**arrays["weights"], **own}  # a complete model, including seed states
     return arrays
 
 
@@ -295,7 +295,7 @@ def assign_training(model, arrays, what):
 
 
 def optimizer_state(optimizer):
-    """Return the step and the moments of an optimizer, without moving averages and statistics."""
+    """Return the optimizer's variables, except moving averages of weights and statistics for the log."""
     others = [*getattr(optimizer, "watch_variables", ()), *getattr(optimizer, "averages", ())]
     others = {id(variable) for variable in others}
     return [variable for variable in optimizer.variables if id(variable) not in others]

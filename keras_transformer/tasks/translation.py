@@ -52,7 +52,7 @@ class TranslationProblem(Problem):
         None, "share of the text that the characters in the vocabulary cover (none: automatic)", low=0.9, high=1
     )
     byte_fallback: bool | None = setting(
-        None, "whether to encode other characters as UTF-8 bytes instead of <unk> (none: automatic)"
+        None, "whether to encode characters outside the vocabulary as UTF-8 bytes, not as <unk> (none: automatic)"
     )
     split_digits: bool = setting(False, "whether each digit is a separate piece")
     user_symbols: str | None = setting(None, "texts that are always single pieces, separated by commas")
@@ -203,7 +203,8 @@ class TranslationProblem(Problem):
 
     @property
     def _identity(self):
-        # A Marian vocabulary has one model per side, so the two directions do not share a prepared corpus.
+        # A Marian vocabulary has one model for inputs and one for outputs. The reverse direction would encode each side
+        # of the corpus with the other model, so it does not share the prepared corpus.
         return [*super()._identity, *["reversed"] * (self.reversed and self._has_marian_vocabulary)]
 
     def _read_marian_tokenizer(self):
@@ -249,7 +250,7 @@ class TranslationProblem(Problem):
         from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions, parse_symbols
 
         coverage, fallback = self.character_coverage, self.byte_fallback
-        if self.bpe_dropout:  # cannot be combined with byte fallback
+        if self.bpe_dropout:  # BPE-dropout does not support byte fallback
             coverage, fallback = 1.0 if coverage is None else coverage, False
         symbols = placeholder_names() * self.placeholders + parse_symbols(self.user_symbols)
         return VocabularyOptions(self.vocab_type, self.normalization, coverage, fallback, self.split_digits, symbols)

@@ -20,7 +20,7 @@ _ALIKE = "Both models must have the same settings (model, num_layers, d_model �
 
 
 def complete(init_from):
-    """Return `init_from` for config.json, with an absolute path and an explicit checkpoint, or None."""
+    """Return `init_from` with an absolute path and "best" as the default checkpoint, or None if it is empty."""
     if not init_from:
         return None
     return {"run": str(Path(init_from["run"]).resolve()), "checkpoint": str(init_from.get("checkpoint") or "best")}
@@ -44,8 +44,8 @@ def check_settings(run, hparams):
 def initialise(model, tokenizer, init_from):
     """Initialize a model with the weights of another run's checkpoint.
 
-    The function matches embeddings (§3.4) by token. Tokens that are not in the other vocabulary keep their initial
-    embedding. The function does not copy random seeds, the optimizer state or the step.
+    The function matches embeddings (§3.4) by token. Tokens that are not in the other run's vocabulary keep their random
+    initial embeddings. The function does not copy random seeds, the optimizer state or the step.
 
     Args:
         model: The new model with its initial weights.
@@ -60,7 +60,7 @@ def initialise(model, tokenizer, init_from):
     own, vocabulary = model_arrays(model), {weight.path for weight in model.vocabulary_weights}
     tables = {table.path for table in model.vocabulary_tables}  # computed from the new vocabulary
     rows, old_rows = _shared_tokens(tokenizer, run.tokenizer)
-    learned = (path for path, array in arrays["weights"].items() if array.dtype.kind == "f")  # others are seeds
+    learned = (path for path, array in arrays["weights"].items() if array.dtype.kind == "f")  # integers are seeds
     if more := sorted(set(learned) - own.keys() - tables):
         raise UserError(f"{shell_flag('init_from', run.path)}: the new model has no weight {more[0]}. {_ALIKE}")
     for weight in model.weights:

@@ -78,5 +78,5 @@ def _places(train, over):
 
 
 def _score_name(row):
-    """Return the name of the last validation score with a signature, or "score" if no score has one."""
+    """Return the name of the main score in a validation row of the log, or "score" if the row has no signatures."""
     return ["score", *row.get("signatures", {})][-1]

@@ -14,7 +14,7 @@ def eager_functions():
 
     Searches also use larger batches, because the time of an eager step hardly depends on the number of sentences.
     """
-    import keras  # not at the top: conftest.py calls `load_keras` first
+    import keras  # not at the top, because conftest.py must call `load_keras` first
 
     from keras_transformer.decoding import search_batches
 

@@ -29,7 +29,7 @@ def write(folder, english, german):
 
 
 def prepared(arguments, vocab_size=60):
-    """Prepare a problem and return it. If `vocab_size` is impossible, use the size that the error message suggests."""
+    """Prepare a problem and return it. If `vocab_size` is too small or too large, use the size in the error message."""
     problem = load_problem("parallel_text", **arguments, vocab_size=vocab_size)
     try:
         return problem.prepare()
@@ -122,7 +122,7 @@ LINES = st.one_of(TEXT, TEXT, st.lists(st.binary(max_size=12), max_size=12))
 @settings(suppress_health_check=list(HealthCheck))
 @given(english=LINES, german=LINES, same=st.booleans(), ended=st.booleans())
 def test_prepare_stores_or_rejects_arbitrary_bytes(tmp_path_factory, english, german, same, ended):
-    if same:  # without this, most generated sides would differ in length
+    if same:  # make lengths equal, because those of random sides usually differ
         german = (german + [b"x"] * len(english))[: len(english)]
     sides = [b"\n".join(side) + b"\n" * (ended and bool(side)) for side in (english, german)]
     arguments = write(tmp_path_factory.mktemp("fuzz"), *sides)

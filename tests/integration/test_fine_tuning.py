@@ -72,7 +72,7 @@ def test_init_from_maps_embeddings_by_piece(folder, source):
     for number, piece in enumerate(pieces):
         row = expected[TABLE][old_pieces.index(piece)] if piece in old_pieces else initial[number]
         np.testing.assert_array_equal(found[TABLE][number], row, err_msg=piece)
-    np.testing.assert_array_equal(found.pop(STARTS), run.tokenizer.word_starts)  # depends on the new vocabulary
+    np.testing.assert_array_equal(found.pop(STARTS), run.tokenizer.word_starts)  # computed from the new vocabulary
     for path, array in found.items():
         if path != TABLE:
             np.testing.assert_array_equal(array, expected[path], err_msg=path)

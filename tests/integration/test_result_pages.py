@@ -59,7 +59,8 @@ def test_experiments_name_valid_problems_and_hparams(monkeypatch):
     for training in trainings:
         problem = load_problem(training.problem, raw_dir=".", **training.settings)
         hparams = dataclasses.asdict(load_hparams(training.preset, **training.overrides))
-        assert changed_fields(training.preset, hparams) == training.overrides  # needed to find result rows
+        # reproduce.py finds the result rows of a run with the same comparison.
+        assert changed_fields(training.preset, hparams) == training.overrides
         usual = {field.name: field.default for field in dataclasses.fields(problem)}
         assert all(usual[name] != value for name, value in training.settings.items())
 
@@ -82,4 +83,4 @@ def test_result_rows_have_current_hparams_only():
     ]
     trained = [row["hparams"] for row in rows if isinstance(row.get("hparams"), dict)]
     assert trained
-    assert all(hparams.keys() <= today for hparams in trained)  # otherwise, reproduce.py repeats runs
+    assert all(hparams.keys() <= today for hparams in trained)  # otherwise, reproduce.py would not find these rows

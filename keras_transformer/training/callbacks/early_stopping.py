@@ -41,5 +41,6 @@ def ended_early(run, hparams, step):
     if hparams.patience is None or (best := run.checkpoints.best_step()) is None:
         return False
     evaluated = {row["step"] for row in run.metrics() if row["kind"] == "validation"}
-    # After an increase of `train_steps`, the evaluation at the previous last step counts only if it was due.
+    # Training also evaluates the last step. Count only multiples of `eval_steps`, so that this evaluation has no effect
+    # after an increase of `train_steps`.
     return sum(best < one <= step and one % hparams.eval_steps == 0 for one in evaluated) >= hparams.patience

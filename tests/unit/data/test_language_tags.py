@@ -62,7 +62,7 @@ def test_tags_are_whole_pieces(options):
 def test_word_dropout_keeps_tags():
     tokenizer = learn()
     ids = tokenizer.encode(["<2de> A dog"])[0]
-    assert [index for index in ids if tokenizer.hidden_ids[index] == index] == ids[:2]  # "▁" itself is not hidden
+    assert [index for index in ids if tokenizer.hidden_ids[index] == index] == ids[:2]  # "▁" and tag
 
 
 def test_separate_vocabularies_have_tags():

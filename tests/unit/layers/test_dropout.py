@@ -69,5 +69,5 @@ def test_dropout_gradient_uses_the_output_mask(jit_compile, fresh_seed):
 
     layer.build()
     y, gradient = output_and_gradient(x)
-    np.testing.assert_array_equal(y, eager(x, training=True))  # the same mask with any compiler
+    np.testing.assert_array_equal(y, eager(x, training=True))  # compiled and eager calls use the same mask
     np.testing.assert_allclose(gradient, np.where(y == 0, 0, grad_out / 0.7), rtol=1e-4)

@@ -27,7 +27,7 @@ def decode(model, beams, length, settled=0, dtype="float32"):
     recent = model.empty_nodes(3, (length + 2) * beams)
     tokens = np.random.default_rng(beams).integers(1, VOCAB, (3, beams, length)).astype("int32")
     tokens[:, :, 0] = BOS
-    own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # nodes by step, then beam
+    own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # order: step, then beam
     steps, first = [], 0
     for index in range(length):
         if settled and index == settled:

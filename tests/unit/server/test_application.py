@@ -308,7 +308,7 @@ def test_attention_alternates_with_batches_and_is_limited(pool):
         wait_for(lambda: waiting(url) == 1)
         engine.gate.set()
         assert first.result().outputs == [[("tsrif", 0)]]
-        wait_for(lambda: waiting(url) == 0)  # the second batch is next after the first map
+        wait_for(lambda: waiting(url) == 0)  # the second text waits only for the first map
         engine.map_gate.set()
         assert second.result().outputs == [[("dnoces", 0)]]
         statuses = sorted(one.result().status for one in maps)
@@ -330,6 +330,6 @@ def test_server_stops_while_model_is_stuck(engine, pool):
     with serving(application(engine, replace(LIMITS, seconds=1.0))) as url:
         late = block(pool, url, engine)
         start = time.monotonic()
-    assert time.monotonic() - start < 10  # the engine would wait 30 seconds at its gate
+    assert time.monotonic() - start < 10  # without the limit, the engine would wait for 30 s
     late.result().refused(504)
     engine.gate.set()
