@@ -77,7 +77,7 @@ def plan_runs(folder, sizes, flags):
 
 
 def batch_runs(folder, function, flags):
-    """Yield the result row of a function that reads batches, `assembly` or `fit`."""
+    """Yield the result row of the workload that `function`, which is `assembly` or `fit`, measures."""
     path = Path(folder, "store")
     if not path.exists():
         in_process(write_store, path, flags.stored_pairs)
@@ -106,7 +106,7 @@ def in_process(function, *arguments):
 
 
 def lengths_of(pairs):
-    """Return source and target lengths as in WMT, as an int32 array `[2, pairs]`. They repeat after a million pairs."""
+    """Return WMT-like source and target lengths, int32 `[2, pairs]`, which repeat after a million pairs."""
     from workload import wmt_lengths
 
     block = wmt_lengths(1_000_000).astype(np.int32)
@@ -253,7 +253,7 @@ def fit(path, batch_tokens, count):
 
 
 def rates(batches, count, seconds):
-    """Return the throughput of `count` batches after the first epoch as {"tokens_per_second": rate}."""
+    """Return {"tokens_per_second": rate} for `count` batches after the first epoch, read in `seconds` seconds."""
     first = batches.batches_per_epoch
     return {"tokens_per_second": sum(batches.tokens(index) for index in range(first, first + count)) / seconds}
 

@@ -1,4 +1,4 @@
-"""Measure the peak memory of an update with several options that save memory.
+"""Measure the peak memory of an update with and without options that save memory.
 
     python benchmarks/memory.py --json=docs/results/memory.jsonl
 
@@ -70,10 +70,12 @@ def peak_of(*update):
 
 
 def make_update(hparams, vocab_size, length, options, free):
-    """Make one update with random tokens. Return the peak memory of the accelerator, or else of this process, in MiB.
+    """Make one update with random tokens, and return its peak memory in MiB.
+
+    The result is the peak memory of the accelerator or, without an accelerator, of this process.
 
     Args:
-        hparams: `HParams`. The update has a full batch.
+        hparams: `HParams`. The batch has at most `batch_tokens` tokens per side.
         vocab_size: Number of tokens in the vocabulary.
         length: Number of tokens in each sequence.
         options: Arguments of `TrainOptions`.

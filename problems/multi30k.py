@@ -5,9 +5,9 @@ The captions are published at github.com/multi30k/dataset. For `multi30k_ende_to
 docs/results use NFKC, which is the default here.
 
 `raw_dir` may contain the files train, val and test_2016_flickr, plain or compressed, in the folder itself or in its
-subfolders `raw` and `tok`. File names end in `.en`, `.de` or `.fr`, or in `.lc.norm.tok.en` and so on for
-`multi30k_ende_tok`. Only decoding reads the other test sets, test_2017_flickr (1,000 pairs) and test_2017_mscoco (461
-pairs).
+subfolders `raw` and `tok`. File names end in `.en`, `.de` or `.fr` for raw text, and in `.lc.norm.tok.en`,
+`.lc.norm.tok.de` or `.lc.norm.tok.fr` for tokenized text. Only decoding reads the other test sets, test_2017_flickr
+(1,000 pairs) and test_2017_mscoco (461 pairs).
 """
 
 import dataclasses

@@ -11,8 +11,8 @@ French, it also contains the UN corpus and the 10⁹ corpus. Pairs with an empty
 not state which French pairs it dropped. The validation split is newstest2013 (3,000 lines), as in Table 3. The test
 split is newstest2014 (3,003 lines).
 
-TFDS reads newstest2013 and newstest2014 from SGML files and keeps their entities, such as `&amp;` and `&quot;`. The
-training text contains no entities, so this module decodes them in both sets. It does not change plain files.
+TFDS reads newstest2013 and newstest2014 from SGML files and keeps their entities, such as `&amp;` and `&quot;`. This
+module decodes the entities of both sets, because the training text contains none. It does not decode plain files.
 
 Characters are not normalized (`normalization=identity`), as in tensor2tensor. The paper does not mention normalization.
 

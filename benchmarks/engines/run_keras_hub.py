@@ -77,7 +77,7 @@ def build(vocab_size, h):
 
 
 def assign(embedding, encoder, decoder, weights):
-    """Copy the weights of this project into the layers."""
+    """Copy the weights of this project's model, {variable name: array}, into the layers of keras-hub."""
 
     def assign_attention(attention, path):
         for name in ("query", "key", "value", "output"):

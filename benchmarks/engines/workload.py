@@ -18,8 +18,8 @@ def training_batches(corpus):
         corpus: Dictionary with "batch_tokens" and one of these groups of keys:
 
             - "problem", "data_dir", "raw_dir", "hparams": a registered problem and the preset for its batches.
-            - "lengths", "vocab_size", "batches": random tokens in sequences of the given length, or with the lengths of
-              `wmt_lengths` for "wmt". In the second case, the number of batches is approximate.
+            - "lengths", "vocab_size", "batches": random tokens. "lengths" is the length of all sequences, or "wmt" for
+              the lengths of `wmt_lengths`. With "wmt", the number of batches is approximate.
     """
     if "problem" in corpus:
         import keras_transformer as kt

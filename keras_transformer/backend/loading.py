@@ -36,7 +36,7 @@ def load_keras(optional=True):
         with hidden_packages(() if optional else {*OPTIONAL} - {backend}):
             if backend == "tensorflow":
                 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-                # Enable faster matrix products, which TensorFlow enables by default only on some processors.
+                # oneDNN speeds up matrix products, but TensorFlow uses oneDNN by default only on some processors.
                 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
                 with hidden_stderr():
                     import keras
@@ -71,10 +71,12 @@ def chosen_backend():
 
 
 def check_packages(what, extra, packages, then=""):
-    """Raise a `UserError` that names all missing packages and the command that installs them.
+    """Raise a `UserError` unless all packages are installed.
+
+    The message names the missing packages and the command that installs them.
 
     Args:
-        what: Feature that needs the packages. The message starts with it.
+        what: Name of the feature that needs the packages, for the beginning of the message.
         extra: Extra in pyproject.toml that contains all packages.
         packages: Names of the packages.
         then: Additional remedy, appended to the message.
@@ -100,7 +102,7 @@ def enable_compilation_cache():
     if jax.config.jax_compilation_cache_dir is None:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
         jax.config.update("jax_compilation_cache_dir", str(cache / "keras_transformer" / "jax"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # seconds, default: 1
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # in seconds; JAX's default is 1
 
 
 def _configured_backend():

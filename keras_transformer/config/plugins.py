@@ -36,7 +36,7 @@ def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
 
     Raises:
         UserError: The plug-in is missing (`MissingPlugin`), raises an exception, registers a name that is already
-            registered, or registers nothing. In each case, none of its names is registered afterwards.
+            registered, or registers nothing. In each case, the function undoes all registrations of the plug-in.
     """
     name, file = _find(os.fspath(plugin))
     if name in _loaded:
@@ -54,7 +54,7 @@ def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
                 )
     except (Exception, SystemExit) as error:
         _loaded.clear()
-        _loaded.update(before)  # also undoes plug-ins that this one has loaded
+        _loaded.update(before)  # also removes plug-ins that the failed plug-in has loaded
         line = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else _line_in([name], error)
         if isinstance(error, UserError) and not line:  # not raised by the code of the plug-in
             raise
@@ -67,7 +67,7 @@ def is_local(plugin):
     """Return whether a plug-in name from a run may refer to a file in the working directory.
 
     Such a file may have come from an untrusted source together with the run. Absolute paths are safe, because the
-    sender cannot know where the recipient stores the run.
+    sender of a run cannot know where its recipient stores the files.
     """
     module = plugin.partition(".")[0]
     is_path = os.sep in plugin or any(Path(name).exists() for name in (plugin, module, f"{module}.py"))
@@ -98,9 +98,10 @@ def _find(text):
 def _import(name, file):
     if file:
         if file.name != "__init__.py" and str(file.parent) not in sys.path:
-            sys.path.append(str(file.parent))  # for imports from its folder; at the end, to shadow nothing
+            # The plug-in may import files from its folder. At the end of the path, they shadow no other modules.
+            sys.path.append(str(file.parent))
         return registry.load_file(file, name)  # the path serves as a unique module name
-    importlib.invalidate_caches()  # the file may be new
+    importlib.invalidate_caches()  # otherwise, Python may overlook a new file
     try:
         if all(part.isidentifier() for part in name.split(".")):
             return importlib.import_module(name)

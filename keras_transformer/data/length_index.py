@@ -67,7 +67,7 @@ def write_index(prefix, source, target):
 
     Args:
         prefix: Path without a suffix.
-        source: Integers `[pairs]`, source length of each pair. The function reads one slice at a time.
+        source: Integers `[pairs]`, source length of each pair. The function reads `BLOCK` pairs at a time.
         target: Integers `[pairs]`, target length of each pair.
 
     Returns:
@@ -90,7 +90,7 @@ def order_type(pairs):
 def group_lengths(source, target):
     """Return the source length, target length and size of each group of a `LengthIndex`, three int64 `[groups]`.
 
-    The function needs memory for only one block, regardless of the number of pairs.
+    Regardless of the number of pairs, the function needs memory for only `BLOCK` pairs at a time.
 
     Args:
         source: Integers `[pairs]`.
@@ -112,7 +112,7 @@ def group_lengths(source, target):
 def sort_rows(source, target, groups, order):
     """Write the row indices of a corpus to the array `order`, sorted by group.
 
-    The function needs memory for only one block.
+    The function needs memory for only `BLOCK` pairs at a time.
 
     Args:
         source: Integers `[pairs]`.
@@ -132,7 +132,10 @@ def sort_rows(source, target, groups, order):
 
 
 def _keys(source, target):
-    """Yield the index of the first row of each block, and keys, int64 `[rows]`, that combine both lengths of a pair."""
+    """Yield, for each block of `BLOCK` pairs, the index of the first pair and an int64 array `[pairs in block]`.
+
+    Each element of the array combines the source length and the target length of a pair.
+    """
     for first in range(0, len(source), BLOCK):
         block = slice(first, first + BLOCK)
         yield first, source[block].astype(np.int64) << 32 | target[block].astype(np.int64)

@@ -30,7 +30,9 @@ class ChangedTexts(Exception):
 
 
 class Progress:
-    """Progress log of a split. It has at most one line every `SECONDS` seconds, so a small corpus has none.
+    """Progress log of a split, with at most one line every `SECONDS` seconds.
+
+    A split of up to `SERIAL_PAIRS` pairs has no lines.
 
     Args:
         split: Name of the split.
@@ -43,7 +45,10 @@ class Progress:
         self._start = self._last = time.monotonic()
 
     def update(self, pairs, skipped):
-        """Count more pairs and return the total. `skipped` is true for pairs from an interrupted preparation."""
+        """Add `pairs` to the count, and return the total.
+
+        `skipped` is True for pairs that an interrupted preparation has encoded.
+        """
         if skipped:
             self._skipped += pairs
         else:

@@ -136,7 +136,7 @@ def step(state, decode, inputs, options):
     extended = ops.where(
         ops.arange(ops.shape(state.tokens)[2])[None, None] == index, token[:, :, None], take_rows(state.tokens, beam)
     )  # [B, C, L]
-    # Masked candidates are below NEG_INF / 2, because their sum contains NEG_INF. All others are above it.
+    # The totals of masked candidates contain NEG_INF, so they are below NEG_INF / 2. All other totals are above it.
     possible = best > NEG_INF / 2
 
     penalty = length_penalty(index + 1, inputs.alphas)[:, None]
@@ -222,8 +222,8 @@ def _extend(state, logits, inputs, options):
     only_log_p = ops.where(free, NEG_INF, (gather_token_logits(logits, only) - normalizer)[:, :, None])
     log_p = ops.concatenate([log_p, only_log_p], axis=2)
     tokens = ops.concatenate([tokens, only[:, :, None]], axis=2)
-    # At most K of the best 2K candidates end in EOS, so at least K continue. The earlier beam wins ties, then the
-    # smaller token id. With K = 1, greedy search has one candidate and stops at its first EOS.
+    # At most K of the best 2K candidates end in EOS, so at least K continue. Ties go to the earlier beam, then to
+    # the smaller token id. Greedy search (K = 1) needs only one candidate, because it stops at the first EOS.
     wanted = 2 * beam_size if beam_size > 1 else 1
     missing = [(0, 0), (0, 0), (0, max(0, wanted - log_p.shape[2]))]  # a small vocabulary has fewer candidates
     log_p = ops.pad(log_p, missing, constant_values=NEG_INF)
@@ -245,7 +245,7 @@ def _extend(state, logits, inputs, options):
         best, flat = _top(total, wanted)
     best = _first(best, ops.where(inputs.beams > 1, 2 * inputs.beams, 1))
     token = take(ops.reshape(tokens, (batch, -1)), flat)
-    if has_phrases(inputs):  # the banks, not the log-probabilities, determine which K continue
+    if has_phrases(inputs):  # keep the first K that continue, because `step` chooses by log-probability
         continuing = ops.cumsum(ops.cast(token != EOS, "int32"), axis=1)
         best = ops.where((token == EOS) | (continuing <= inputs.beams[:, None]), best, NEG_INF)
     return best, flat // count, token, normalizer

@@ -4,9 +4,9 @@ Beams with a common prefix share the nodes of the prefix. The path of a beam mar
 form an array, bool `[batch, beams, nodes]`. To reorder hypotheses, the search reorders only their paths and does not
 copy keys and values.
 
-Two arrays contain the nodes: `past` is constant during a segment of the search, and each step writes K nodes to
-`recent`. Between segments, `compact` joins both into a new `past` and drops the nodes that are not on any path. Usually
-one node per position remains.
+Two arrays contain the nodes: `past` is constant during a segment of the search, and each step writes one node per
+beam to `recent`. Between segments, `compact` joins both arrays into a new `past` and drops the nodes that are not on
+any path. Usually one node per position remains.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def extend_path(path, node, past_length, beam_size):
 
     Args:
         path: bool `[batch, beams, nodes]`.
-        node: Scalar int, index of the first beam's node in `recent`.
+        node: Scalar int, index of the first beam's newest node in `recent`.
         past_length: Number of nodes in `past`.
         beam_size: Number of beams.
     """
@@ -34,10 +34,11 @@ def live_nodes(path, alive, size=lambda number: number):
     Args:
         path: bool `[batch, beams, nodes]`.
         alive: bool `[batch, beams]`, True if a beam contains an unfinished hypothesis.
-        size: Function that rounds up the number of nodes to limit the number of shapes.
+        size: Function that rounds up the maximum number of nodes, to limit the number of shapes.
 
     Returns:
-        int32 `[batch, most]`, the nodes of each sentence in ascending order, padded with other nodes.
+        int32 `[batch, most]`, the nodes of each sentence in ascending order, padded with nodes that are on none of the
+        paths. `most` is the rounded maximum number of nodes of a sentence.
     """
     used = np.any(path & alive[:, :, None], axis=1)
     most = min(size(int(used.sum(axis=1).max())), path.shape[2])

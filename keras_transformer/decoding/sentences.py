@@ -9,7 +9,8 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import UNSPACED
 
 CJK = "\u3000"
-"""First character of scripts without spaces between sentences. `UNSPACED` also covers Thai, which has such spaces."""
+"""Character that precedes all Chinese and Japanese characters in Unicode. `UNSPACED` also matches characters before it,
+of scripts with spaces between sentences, such as Thai."""
 
 
 def split_texts(texts, language, keep_spans=False):

@@ -36,7 +36,7 @@ MAX_BEAMS = 8
 FIXED = ("beam_size", "alpha", "nbest", "extra_length", "max_source_length")
 """Search options that are constants of the exported graph. `export.json` lists their values."""
 PLACEHOLDERS = {tf.string: "", tf.int32: 1, tf.float32: 1.0}
-"""Values of the placeholder row for an empty batch."""
+"""{dtype: value} of the row that `_allow_empty` adds to an empty batch."""
 
 
 def export_saved_model(
@@ -65,14 +65,14 @@ def export_saved_model(
         options: `SearchOptions`, which become constants of the graph. Only `translate_with_options` takes `beam_size`,
             `alpha` and `nbest` as inputs. `sampling`, `constraint`, `min_length`, `no_repeat_ngram` and
             `repetition_penalty` must have their default values.
-        max_beam_size: Maximum `beam_size` of `translate_with_options` (default: `MAX_BEAMS`, or `beam_size` if that is
-            larger). A larger maximum makes this signature slower for all beam sizes.
+        max_beam_size: Maximum `beam_size` of `translate_with_options` (default: the larger of `MAX_BEAMS` and
+            `beam_size`). A larger maximum makes this signature slower for all beam sizes.
         description: Additional contents of `export.json`.
         force: Whether to replace an existing export.
 
     Raises:
-        UserError: A number is out of range, the tokenizer cannot be part of a graph, the Keras backend is not
-            TensorFlow, or the directory exists or cannot be written.
+        UserError: An option is out of range or not supported, the tokenizer cannot be part of a graph, the Keras
+            backend is not TensorFlow, or the directory exists or cannot be written.
     """
     if keras.backend.backend() != "tensorflow":
         raise UserError(
@@ -110,7 +110,7 @@ class TextTranslator(tf.Module):
         self._search = GraphBeamSearch(translator.models).search
         if self._constraint:
             self._word_starts = tf.constant(translator.tokenizer.word_starts)
-        # The signatures share one traced function. As a module attribute, this function would be saved twice.
+        # All signatures share `translated`. Without the lambda, which hides it, the SavedModel would contain it twice.
         translated = tf.function(self._translated_batch, autograph=False)
         self._translated = lambda *arguments: translated(*arguments)
         # The SavedModel stores only the variables that this module tracks.
@@ -222,7 +222,7 @@ class TextTranslator(tf.Module):
         batch, columns, length = tf.unstack(tf.shape(tokens))
         ids = without_special(tf.reshape(tokens, [-1, length]))
         texts = tf.reshape(self._text.decode_outputs(tf.repeat(sources, columns), ids), [batch, columns])
-        # If the search skipped a sentence, a parser returns one flat tree.
+        # For a sentence that the search skipped, a parser's best output is a flat tree. All other missing texts are "".
         texts = tf.where((scores > NEG_INF) | (tf.range(columns) == 0), texts, "")
         return {"outputs": texts[:, 0], "nbest": texts, "scores": scores, "tokens": tokens}
 

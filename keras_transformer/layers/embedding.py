@@ -1,4 +1,4 @@
-"""Tied embedding (§3.4): one matrix for both embeddings and the projection to logits."""
+"""Tied embedding (§3.4): one matrix for the source embedding, the target embedding and the projection to logits."""
 
 import keras
 from keras import ops

@@ -17,7 +17,7 @@ SACREBLEU = {
     "chrF": ("CHRF", {}),
 }
 TRANSLATION_METRICS = {"bleu": "sacreBLEU", "chrf": "chrF"}
-"""{value of `best_metric` for translations: name of the score}."""
+"""{value of the hyperparameter `best_metric`: name of the score}, for the scores of translations."""
 EXACT_MATCH = "exact match"
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none")
 """sacreBLEU's tokenizers. `flores101`, `flores200` and `spBLEU-1K` download a SentencePiece model when first used."""
@@ -25,7 +25,7 @@ BY_LANGUAGE = {
     "zh": "zh", "yue": "zh", "wuu": "zh", "ja": "ja-mecab", "ko": "ko-mecab",
     **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char"),
 }  # fmt: skip
-"""{language code: tokenizer} for languages without spaces between words, which 13a cannot tokenize."""
+"""{language code: tokenizer} for languages that 13a cannot segment, most of which have no spaces between words."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,8 +12,9 @@ def accumulate_gradients(model, compute_gradients, data, state):
 
     Args:
         model: `Seq2SeqModel`, compiled. `model.accumulate` is the number of micro-batches.
-        compute_gradients: Function of a micro-batch (inputs, labels, weights, share) and a state. It returns the
-            gradients, a list of arrays in the shapes of the trainable variables, and the next state.
+        compute_gradients: Function of a micro-batch (inputs, labels, weights, share) and a state. `share` is as in
+            `Seq2SeqModel.loss_of`. The function returns the gradients, a list of arrays in the shapes of the trainable
+            variables, and the next state.
         data: A batch, as in Keras.
         state: Nested arrays, which each micro-batch passes to the next.
 
@@ -22,15 +23,15 @@ def accumulate_gradients(model, compute_gradients, data, state):
     """
     inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if weights is None and model.sums_tokens:
-        weights = token_weights(labels)  # computed over the whole batch
+        weights = token_weights(labels)  # weights for the whole batch, before it is split
     if model.accumulate == 1:
         return compute_gradients((inputs, labels, weights, None), state)
     if weights is None:
-        weights = ops.ones_like(labels, dtype="float32")  # `split_rows` adds rows of weight 0
+        weights = ops.ones_like(labels, dtype="float32")  # `split_rows` pads with rows of weight 0
     batch = (inputs, labels, weights)
     batch_divisor = None if model.sums_tokens else divisor(model.loss, labels, weights)
 
-    # Each micro-batch contains every n-th row.
+    # With n micro-batches, each contains every n-th row of the batch.
     micro_batches = keras.tree.map_structure(lambda array: split_rows(array, model.accumulate), batch)
 
     def add_micro_batch(index, carry):

@@ -140,7 +140,7 @@ def _read_side(text, parameters):
     """Return the `_Side` of a line of brackets."""
     terminals, brackets = _read_brackets(text)
     words, tags = [], []
-    before = [0]  # number of counted words before each terminal and before the end
+    before = [0]  # number of `words` before each terminal and at the end
     for tag, word in terminals:
         if tag not in parameters.delete_labels:
             words.append(word)
@@ -175,7 +175,7 @@ def _read_brackets(text):
             raise _Malformed(f"{token[0]!r} is outside of the trees; each tree begins with '(' and ends with its ')'")
         else:
             place, label, start = stack.pop()
-            if label or stack:  # not the Penn Treebank's outer bracket
+            if label or stack:  # omit the Penn Treebank's outer bracket, which has no label
                 brackets[place] = (label, start, len(terminals))
     if stack:
         raise _Malformed(f"{len(stack)} missing ')'; close each '(' in the same line")

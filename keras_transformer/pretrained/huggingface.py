@@ -199,7 +199,7 @@ def _read_weights(folder):
         raise _missing_package("the weights") from None
     try:
         return load_file(folder / WEIGHTS)
-    except (SafetensorError, TypeError, KeyError) as error:  # NumPy has no bfloat16
+    except (SafetensorError, TypeError, KeyError) as error:  # such as for bfloat16, which NumPy lacks
         raise UserError(f"{folder / WEIGHTS} cannot be read as float32 or float16 arrays: {error}") from None
 
 

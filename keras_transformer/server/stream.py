@@ -14,9 +14,9 @@ logger = logging.getLogger("uvicorn.error")  # prints tracebacks, unlike the log
 class StreamedObjects(StreamingResponse):
     """Response with one JSON object per line.
 
-    If an object cannot be computed, the last line is an error, because the response has already begun. The entry
-    `final_status` of the scope then contains the status of this error, or 499 if the client disconnects. A
-    `TimeoutError` propagates to `LimitRequests`.
+    If an object cannot be computed, the last line describes the error, because the HTTP status has already been sent.
+    At the end, the entry `final_status` of the scope contains the status of the response or of this error, or 499 if
+    the client has disconnected. A `TimeoutError` propagates to `LimitRequests`.
 
     Args:
         first: The first object.

@@ -23,7 +23,7 @@ class TransformerSchedule(keras.optimizers.schedules.LearningRateSchedule):
         step: Number of updates so far, which Keras counts from 0.
 
     Returns:
-        The learning rate, scalar float32. The paper counts steps from 1, so this is its rate at step + 1.
+        The learning rate, scalar float32. The paper counts steps from 1, so the result is the paper's rate at step + 1.
     """
 
     def __init__(self, d_model: int, warmup_steps: int, scale: float = 1.0):

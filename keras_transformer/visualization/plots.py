@@ -70,7 +70,7 @@ def _fonts_for(characters):
         path = min(paths, key=lambda p: (-len(drawn[p] & missing), "Regular" not in p, "Sans" not in p, p))
         if not drawn[path] & missing:
             break
-        font_manager.fontManager.addfont(path)  # Matplotlib's cached list of fonts may lack it
+        font_manager.fontManager.addfont(path)  # Matplotlib's cached list may lack this font
         families.append(font_manager.get_font(path).family_name)
         missing -= drawn[path]
     return families, missing

@@ -35,14 +35,17 @@ class Tokenizer:
 
     @property
     def word_starts(self):
-        """Array, float32 `[vocab_size]`, which is 1 for BOS, EOS and ids that begin a word. None if this is unknown."""
+        """Array, float32 `[vocab_size]`: 1 for BOS, EOS and ids that begin a word, 0 for other ids.
+
+        None if the tokenizer does not provide this array.
+        """
         return None
 
     @property
     def hidden_ids(self):
-        """Array, int32 `[vocab_size]`, with the id, usually UNK, that replaces each id that word dropout hides.
+        """Array, int32 `[vocab_size]`: for each id, the id (usually UNK) that replaces it in word dropout.
 
-        Placeholders are not hidden.
+        Word dropout does not change PAD, BOS, EOS and placeholders.
         """
         ids = np.full(self.vocab_size, UNK, "int32")
         kept = [PAD, EOS, BOS, *self.placeholders]
@@ -113,7 +116,7 @@ class Tokenizer:
 
     @property
     def display_word_starts(self):
-        """Version of `word_starts` for the words that figures display."""
+        """Array like `word_starts`, for splitting a text into the words that figures display."""
         return self.word_starts
 
     @classmethod

@@ -25,10 +25,10 @@ SAMPLE = 4_000_000
 LONGEST = 2**30
 """Maximum size of a training sentence in bytes. By default, SentencePiece ignores sentences above 4,192 bytes."""
 LONG_WORD = re.compile(r"(\S{10000})")
-"""Pattern after which to split long words for training. SentencePiece counts the characters of a word in 16 bits and
-aborts if the count overflows."""
+"""Pattern that matches 10,000 characters of a word. Training texts get a space after each match, because SentencePiece
+counts the characters of a word in 16 bits and aborts if the count overflows."""
 MANY_CHARACTERS, COMMON_SHARE = 1000, 0.999
-"""Thresholds of `has_many_characters`, which are a number of characters and the share of a text that they cover."""
+"""Thresholds of `has_many_characters`: a number of characters, and the share of a text that these characters cover."""
 RARE_SHARE = 0.0005
 """Maximum share of characters without pieces in a text with many different characters."""
 
@@ -120,14 +120,14 @@ def learn_model(texts, vocab_size, options):
             **_normalizer(options.normalization),
         )  # fmt: skip
     except RuntimeError as error:
-        if failed:  # SentencePiece keeps only the message of the exception
+        if failed:  # `error` contains only the message of the original exception
             raise failed[0] from None
         raise _vocabulary_error(str(error), vocab_size) from None
     return model.getvalue()
 
 
 def adapt_model(content, path):
-    """Return a SentencePiece model in which the special pieces of this package have the ids 0 to 3.
+    """Return a copy of a SentencePiece model in which the special pieces of this package have the ids 0 to 3.
 
     The other pieces keep their order and their scores, so the segmentation of texts does not change.
 

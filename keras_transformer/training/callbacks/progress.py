@@ -77,7 +77,10 @@ class ProgressLogger(StepCallback):
             logger.info(f"  compiled the update for {shape} in {seconds:.1f} s")
 
     def seconds_of(self, updates, seconds):
-        """Estimate the time in seconds for `updates` updates at the current speed, without compilation if possible."""
+        """Estimate the time of `updates` updates in seconds. The updates of this line took `seconds` seconds.
+
+        The estimate excludes updates that compiled a shape, unless all updates of this line did.
+        """
         if self.first_uses < self.new_steps:
             return updates * (seconds - self.first_seconds) / (self.new_steps - self.first_uses)
         return updates * seconds / self.new_steps

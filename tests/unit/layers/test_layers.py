@@ -322,7 +322,7 @@ def test_layer_round_trips_through_config(case):
     for copy in copies:
         assert copy.get_config() == layer.get_config()
         assert {name: config[name] for name in case.arguments} == case.arguments
-        for training in (False, True):  # equal seeds give equal weights and masks
+        for training in (False, True):  # equal seeds give equal weights and dropout masks
             expected = layer(*case.inputs, **case.call, **training_argument(layer, training))
             close(copy(*case.inputs, **case.call, **training_argument(copy, training)), np.asarray(expected))
         reset_seeds(layer)

@@ -33,7 +33,7 @@ def expected(states, table, labels, weights, label_smoothing, r_drop=0.0):
     q[np.arange(len(q)), labels] += 1 - label_smoothing
     smoothed, plain = -(q * np.log(p)).sum(-1), -np.log(p[np.arange(len(q)), labels])
     grad_logits = p - q
-    if r_drop:  # half of equation 4 of Liang et al. 2021; rows 2i and 2i + 1 are passes of a token
+    if r_drop:  # half of equation 4 of Liang et al. 2021; rows 2i and 2i + 1 are two passes of a token
         other = p.reshape(-1, 2, VOCAB_SIZE)[:, ::-1].reshape(p.shape)
         there, back = ((a * np.log(a / b)).sum(-1, keepdims=True) for a, b in ((p, other), (other, p)))
         smoothed = smoothed + r_drop / 2 * (there + back)[:, 0] / 2
@@ -45,7 +45,7 @@ def expected(states, table, labels, weights, label_smoothing, r_drop=0.0):
 def found(states, table, labels, weights, label_smoothing, r_drop=0.0, scale=1.0):
     """Return the same values as `expected`, from `fused_linear_cross_entropy`.
 
-    Gradients are those of the loss times `scale`, divided by `scale` again.
+    The function computes the gradients of `scale` · loss, and divides them by `scale`.
     """
     arrays = [ops.convert_to_tensor(array) for array in (labels, weights)]
 

@@ -42,7 +42,7 @@ def test_batcher_keeps_order_and_budget(arrivals, batch_tokens, batch_rows):
 
 
 def test_batcher_rejects_late_items_under_overload():
-    """Check that rejecting late items lets most others finish. Without rejections, all items would time out."""
+    """Check that most accepted items finish in time. If the batcher rejected no items, all items would time out."""
     done, refused, late, answered = [], [], [], []
 
     def work(items):
