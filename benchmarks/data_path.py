@@ -46,14 +46,14 @@ def main(arguments):
     parser = Parser(__doc__)
     default = "jax" if os.environ.get("KERAS_BACKEND") == "jax" else "plan,mixing,assembly,tf_data"
     parser.add_names("--workloads", WORKLOADS, default)
-    parser.add_argument("--pairs", default="1000000", help="corpus sizes of the plans (default %(default)s)")
+    parser.add_argument("--pairs", default="1000000", help="numbers of pairs for the plans (default %(default)s)")
     for name, default, summary in (
         ("--stored_pairs", 200_000, "pairs of the prepared corpus"),
         ("--batch_tokens", 25_000, "tokens per batch"),
         ("--batches", 300, "batches to assemble"),
     ):
         parser.add_argument(name, type=positive_int, default=default, help=f"{summary} (default %(default)s)")
-    parser.add_argument("--max_shapes", default="24", help="numbers of shapes for mixing (default %(default)s)")
+    parser.add_argument("--max_shapes", default="24", help="maximum numbers of shapes for mixing (default %(default)s)")
     parser.add_corpus()
     flags = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:

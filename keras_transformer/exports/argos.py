@@ -56,7 +56,7 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
 def metadata(problem):
     """Return the contents of metadata.json.
 
-    The language names are language codes, because a problem defines no names.
+    A problem defines no language names, so the language codes also serve as names.
     """
     source, target = problem.input_language, problem.output_language
     return {

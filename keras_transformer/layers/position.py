@@ -13,7 +13,7 @@ class Positions(keras.layers.Layer):
 
     Args:
         d_model: Width of an encoding.
-        max_length: Number of positions with their own encodings, if limited.
+        max_length: Number of different encodings, for subclasses that limit this number.
         seed: Seed for the initial weights, if the subclass has any.
 
     Call arguments:
