@@ -1,6 +1,5 @@
 """python -m keras_transformer.augment: translate monolingual text into additional training pairs."""
 
-from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import (
     Parser,
     add_decoding_flags,
@@ -13,7 +12,9 @@ from keras_transformer.cli.arguments import (
     user_path,
 )
 from keras_transformer.cli.output import report
-from keras_transformer.runs.run import Run
+from keras_transformer.decoding.augmentation import AugmentOptions, augment
+from keras_transformer.decoding.engines import ENGINES
+from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.utils.logs import terminal_log
 
 
@@ -50,15 +51,13 @@ def main(arguments):
         help="precision of weights and computation (default float32)",
     )  # fmt: skip
     parser.add_argument("--jit_compile", action="store_true", help="compile with XLA (always on with JAX)")
+    parser.add_argument(
+        "--engine", choices=ENGINES, default="keras", help="translation engine, as in translate (default keras)"
+    )
     add_decoding_flags(parser.add_argument_group("search"), grammar=False)
     add_sampling_flags(parser)
     flags = parser.parse_args(arguments)
     sampling = sampling_arguments(parser, flags)
-    Run.open(flags.run)  # report a wrong directory before loading Keras
-    load_keras()
-    from keras_transformer.decoding.augmentation import AugmentOptions, augment
-    from keras_transformer.decoding.search_options import Sampling, SearchOptions
-
     search = SearchOptions(
         flags.beam_size, flags.alpha, flags.nbest, flags.extra_length,
         sampling=None if sampling is None else Sampling(**sampling),
@@ -73,8 +72,9 @@ def main(arguments):
     )
     with terminal_log():
         result = augment(
-            flags.run, flags.input, flags.output, options, flags.checkpoint, flags.precision, flags.jit_compile
-        )
+            flags.run, flags.input, flags.output, options, flags.checkpoint, flags.precision, flags.jit_compile,
+            flags.engine,
+        )  # fmt: skip
     report(
         f"wrote {result.pairs:,} pairs from {result.lines:,} lines to {flags.output}; skipped {result.blank:,} blank, "
         f"{result.repeated:,} repeated and {result.rejected:,} too long or untranslatable lines"

@@ -10,8 +10,9 @@ from typing import Literal
 
 from keras_transformer.data.corpus import in_chunks, one_line, read_lines
 from keras_transformer.data.pair_sources import hash_text
+from keras_transformer.decoding.engines import choose_engine
+from keras_transformer.decoding.loading import load_translator
 from keras_transformer.decoding.search_options import SearchOptions
-from keras_transformer.decoding.translator import Translator
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open, check_output, read_json, work_directory, write_json
@@ -63,7 +64,9 @@ class AugmentResult:
     pairs: int = 0
 
 
-def augment(run_dir, input_path, output_path, options, checkpoint=None, precision="float32", jit_compile=False):
+def augment(
+    run_dir, input_path, output_path, options, checkpoint=None, precision="float32", jit_compile=False, engine="keras"
+):
     """Translate monolingual text and write the resulting pairs as tab-separated values.
 
     The function stores finished chunks in a hidden directory next to the output until all chunks are finished. If a
@@ -78,13 +81,15 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
             best).
         precision: "float32" or "bfloat16".
         jit_compile: Whether TensorFlow compiles the search with XLA.
+        engine: See `choose_engine`. "auto" chooses Keras for sampling. The samples of CTranslate2 also depend on the
+            other lines.
 
     Returns:
         `AugmentResult`.
 
     Raises:
         UserError: The run, checkpoint or input is missing or invalid, the run is a parser, the output is not writable,
-            or its name does not end in .tsv.
+            or its name does not end in .tsv. The engine does not support the run or an argument.
     """
     if not str(output_path).endswith(".tsv"):
         raise UserError(f"the output file name must end in .tsv, got {output_path}")
@@ -92,9 +97,12 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
     run = Run.open(run_dir)
     if run.tokenizer.constraint:
         raise UserError(f"the run must be a translation model, got the parser {run.path}")
+    keras_option = "sampling" if options.search.sampling and engine == "auto" else None
+    engine = choose_engine(engine, [run], checkpoint, precision, jit_compile, keras_option)
     result = AugmentResult()
     total = sum(1 for _ in _lines(input_path, options, result))  # also detects a damaged input before translation
-    with work_directory(f"{output_path}.chunks", _identity(run, checkpoint, precision, input_path, options)) as work:
+    identity = _identity(run, checkpoint, precision, engine, input_path, options)
+    with work_directory(f"{output_path}.chunks", identity) as work:
         paths = [work.folder / f"{index:06d}.json" for index in range(-(-total // CHUNK))]
         finished = sum(path.exists() for path in paths)
         work.keep = finished > 0
@@ -104,7 +112,7 @@ def augment(run_dir, input_path, output_path, options, checkpoint=None, precisio
         with progress_bar("translating", total, min(finished * CHUNK, total), unit="lines") as advance:
             for index, lines in enumerate(in_chunks(_lines(input_path, options), CHUNK)):
                 if not paths[index].exists():
-                    translate = translate or _translation(run, checkpoint, precision, jit_compile, options)
+                    translate = translate or _translation(run, checkpoint, precision, jit_compile, engine, options)
                     write_json(paths[index], translate(lines))
                     work.keep = True
                 advance(index * CHUNK + len(lines))
@@ -134,9 +142,9 @@ def _lines(path, options, counts=None):
             yield line
 
 
-def _translation(run, checkpoint, precision, jit_compile, options):
+def _translation(run, checkpoint, precision, jit_compile, engine, options):
     """Return a function that translates lines and returns {"pairs": [[source, target], …], "rejected": count}."""
-    translator = Translator.load(run.path, checkpoint, precision, jit_compile)
+    translator = load_translator([run.path], checkpoint, precision, jit_compile, engine=engine)
     search = options.search
     if search.beam_size is None:
         smallest = 1 if search.sampling else run.hparams.beam_size
@@ -175,13 +183,13 @@ def _join(paths, output_path, result):
             output.writelines(f"{source}\t{target}\n" for source, target in chunk["pairs"])
 
 
-def _identity(run, checkpoint, precision, input_path, options):
+def _identity(run, checkpoint, precision, engine, input_path, options):
     """Return a hash of everything that the pairs depend on."""
     state = run.checkpoints.load(checkpoint, parts=())[1]
     status = os.stat(input_path)
     content = {
         "run": run.config_hash, "checkpoint": str(checkpoint), "weights": state["sha256"], "precision": precision,
-        "input": [str(Path(input_path).resolve()), status.st_size, status.st_mtime_ns],
+        "engine": engine, "input": [str(Path(input_path).resolve()), status.st_size, status.st_mtime_ns],
         "options": dataclasses.asdict(options),
     }  # fmt: skip
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

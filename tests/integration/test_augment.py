@@ -46,6 +46,18 @@ def test_augment_samples_the_same_pairs_in_shards(home, call, mono, tmp_path):
     assert len(whole) > len(LINES) + 1  # some lines got two different samples
 
 
+def test_augment_translates_with_ctranslate2(home, call, mono, tmp_path):
+    pytest.importorskip("ctranslate2")
+    flags = (f"--run={home.run}", f"--input={mono}", "--as=forward", "--engine=ctranslate2")
+    for name in ("first", "second"):
+        call("augment", *flags, "--sample", f"--output={tmp_path}/{name}.tsv").succeeded()
+    pairs, again = ([row.split("\t") for row in read_lines(tmp_path / f"{name}.tsv")] for name in ("first", "second"))
+    assert pairs == again and len(pairs) > 5 and {source for source, _ in pairs} <= {*LINES, "s2"}
+    call("augment", *flags, f"--output={tmp_path}/third.tsv", "--precision=bfloat16").refused(
+        "engine ctranslate2 does not support precision=bfloat16"
+    )
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

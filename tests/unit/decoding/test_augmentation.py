@@ -42,7 +42,7 @@ def translator(monkeypatch):
     )  # fmt: skip
     monkeypatch.setattr(augmentation, "CHUNK", 2)
     monkeypatch.setattr(augmentation.Run, "open", lambda path: run)
-    monkeypatch.setattr(augmentation.Translator, "load", lambda *arguments: translator)
+    monkeypatch.setattr(augmentation, "load_translator", lambda *arguments, **options: translator)
     translator.run = run
     return translator
 
@@ -129,8 +129,9 @@ def test_augment_continues_after_an_interruption(translator, files, caplog):
     assert sorted(entry.name for entry in output.parent.iterdir()) == ["mono.gz", "pairs.tsv"]
 
 
-@pytest.mark.parametrize("changed", ["options", "run", "input"])
-def test_augment_starts_again_if_anything_has_changed(translator, files, changed):
+@pytest.mark.parametrize("changed", ["options", "run", "input", "engine"])
+def test_augment_starts_again_if_anything_has_changed(translator, files, changed, monkeypatch):
+    monkeypatch.setattr(augmentation, "choose_engine", lambda engine, *arguments: engine)
     write, output = files
     path, options = write(*"abc"), BACK
     translator.limit = 2
@@ -140,10 +141,10 @@ def test_augment_starts_again_if_anything_has_changed(translator, files, changed
         options = dataclasses.replace(BACK, tag="<bt>")
     elif changed == "run":
         translator.run.checkpoints.load = lambda name, parts: ({}, {"sha256": {"weights": "2"}})
-    else:
+    elif changed == "input":
         path = write(*"abcd")
     translator.limit, translator.lines = 10**6, []
-    augment("run", path, output, options)
+    augment("run", path, output, options, engine="ctranslate2" if changed == "engine" else "keras")
     assert translator.lines == list("abcd" if changed == "input" else "abc")
     assert sorted(entry.name for entry in output.parent.iterdir()) == ["mono.gz", "pairs.tsv"]
 
