@@ -176,6 +176,20 @@ def is_recipe(row, preset):
     return changes.keys() <= {"seed", "extra_train", "vocab_size", "eval_steps", "beam_size"}
 
 
+def engines(rows, multi30k):
+    """Return a table of scores with CTranslate2, from `rows`, and of the same models with Keras."""
+
+    def key(row):
+        return row["manifest_sha256"], row["split"], row["checkpoint"]["name"]
+
+    keras = {key(row): row for row in multi30k}
+    return table(rows, {
+        "split": "{split}", "Keras": lambda row: f"{keras[key(row)]['tokenized_bleu']:.2f}",
+        "CTranslate2": "{tokenized_bleu:.2f}",
+        "difference": lambda row: f"{row['tokenized_bleu'] - keras[key(row)]['tokenized_bleu']:+.2f}",
+    })  # fmt: skip
+
+
 def length_penalty(rows):
     """Return a table of scores by exponent of the length penalty, as means over seeds."""
     alphas = {}
