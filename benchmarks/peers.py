@@ -143,7 +143,7 @@ class Process:
 
 
 def alternating(items, turn):
-    """Return the items as a list, reversed if `turn` is even, so that no item follows the same item in every turn."""
+    """Return the items as a list, reversed if `turn` is even, so that no item always runs after the same one."""
     return list(items) if turn % 2 else list(items)[::-1]
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from helpers.languages import LANGUAGES, toy_pairs
 
-UPDATES = 300
+UPDATES = 400
 SIZES = (
     "--hparams=toy", "--num_layers=1", "--d_model=64", "--d_ff=128", "--batch_tokens=1024", "--warmup_steps=100",
     f"--train_steps={UPDATES}", f"--eval_steps={UPDATES}", f"--checkpoint_steps={UPDATES}", "--beam_size=2",
