@@ -19,9 +19,9 @@ post-norm, dropout only after the embedding and the sublayers, and label smoothi
 0.1 over all tokens except the label. TensorFlow uses its oneDNN operations in all engines.
 
 Each engine runs in a separate process with `--threads` threads. In each of `--repeats` rounds, the engines run one
-after the other, so that other programs affect all engines equally. If an engine runs in two modes, the slower mode stops after
-its first round, unless another workload uses that mode. The engines other than this project run in float32. With
-`--peers_bfloat16`, they run a second time, in bfloat16.
+after the other, so that other programs affect all engines equally. If an engine runs in two modes, the slower mode
+stops after its first round, unless another workload uses that mode. The engines other than this project run in float32.
+With `--peers_bfloat16`, they run a second time, in bfloat16.
 
 The benchmark reports these measurements:
 

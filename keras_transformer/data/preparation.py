@@ -47,7 +47,7 @@ class Progress:
     def update(self, pairs, skipped):
         """Add `pairs` to the count, and return the total.
 
-        `skipped` is True for pairs that an interrupted preparation has encoded.
+        `skipped` is True for pairs that an earlier, interrupted preparation already encoded.
         """
         if skipped:
             self._skipped += pairs
