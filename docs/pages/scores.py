@@ -170,6 +170,14 @@ def result(recipe, rows, problem, metric, split="test", checkpoint="averaged"):
     return line
 
 
+def t_of_published(rows):
+    """Return Student's t of the published score on test 2016, a single run, compared with the seeds of `tiny`."""
+    final = [row for row in rows if is_tiny(row) and (row["checkpoint"]["name"], row["split"]) == ("averaged", "test")]
+    scores = {row["seed"]: row["tokenized_bleu"] for row in final}.values()
+    spread = statistics.stdev(scores) * (1 + 1 / len(scores)) ** 0.5
+    return f"{(PUBLISHED['multi30k_ende_tok']['test'] - statistics.mean(scores)) / spread:.2f}"
+
+
 def is_recipe(row, preset):
     """Return whether a row is from a run of a preset on all training text. Validation options may differ."""
     changes = {**changed_fields(preset, row["hparams"]), **row.get("settings", {})}
