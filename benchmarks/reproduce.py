@@ -27,7 +27,9 @@ from command_line import Parser
 from keras_transformer.cli.arguments import run_command
 from keras_transformer.cli.output import report
 from keras_transformer.config.hparams import HParams, changed_fields, load_hparams
+from keras_transformer.data.corpus import read_lines
 from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open, lock_file
 
 SPLITS = ("validation", "test")
@@ -50,6 +52,24 @@ class Evaluation:
 
 
 @dataclasses.dataclass(frozen=True)
+class Synthetic:
+    """Additional training pairs: monolingual text and its translations by one or more runs.
+
+    Attributes:
+        path: Path of the two files, without the language suffixes.
+        runs: `PlannedRun`s of the translation models, which form an ensemble.
+        checkpoint: Name of the checkpoints to use.
+        captions: Whether to translate the target-language captions of Multi30k's task 2 (back-translation). Otherwise,
+            the runs translate the source side of the training text.
+    """
+
+    path: str
+    runs: tuple
+    checkpoint: str
+    captions: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class PlannedRun:
     """Run of an experiment.
 
@@ -59,7 +79,7 @@ class PlannedRun:
         overrides: {field: value} of changed hparams.
         settings: {parameter: value} of changed parameters of the problem.
         evaluations: Tuple of `Evaluation`s, or None for the default ones.
-        teachers: Runs whose ensemble translates the training text for additional training pairs.
+        synthetic: Additional training pairs, `Synthetic`, or None.
     """
 
     problem: str
@@ -68,7 +88,7 @@ class PlannedRun:
     overrides: dict = dataclasses.field(default_factory=dict)
     settings: dict = dataclasses.field(default_factory=dict)
     evaluations: tuple | None = None
-    teachers: tuple = ()
+    synthetic: Synthetic | None = None
 
     @property
     def name(self):
@@ -77,7 +97,7 @@ class PlannedRun:
         fields = dataclasses.asdict(load_hparams(self.preset, **self.overrides))
         fields = {name: value for name, value in fields.items() if value != DEFAULTS[name]}
         digest = hashlib.sha256(repr((fields, self.settings)).encode()).hexdigest()[:8]
-        return f"{self.problem}-{self.preset}-{self.seed}{changes[:100]}-{digest}"
+        return f"{self.problem}-{self.preset}-{self.seed}{changes[:100].replace('/', '-')}-{digest}"
 
     def flags(self):
         return [
@@ -110,13 +130,12 @@ def variations(name, *values):
     return [short(**{name: value}) for value in values]
 
 
-def better(seed=1, settings=None, teachers=(), **changes):
+def better(seed=1, synthetic=None, **changes):
     """Return a run of `tiny` with smaller batches and additional changes."""
     usual = {"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None}
     steps = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
-    return PlannedRun(
-        "multi30k_ende_tok", "tiny", seed, {**usual, **steps, **changes}, settings or {}, teachers=tuple(teachers)
-    )
+    settings = {"extra_train": synthetic.path} if synthetic else {}
+    return PlannedRun("multi30k_ende_tok", "tiny", seed, {**usual, **steps, **changes}, settings, synthetic=synthetic)
 
 
 def english_parser(seed):
@@ -133,16 +152,22 @@ def length_penalties(seed):
     return PlannedRun("multi30k_ende_tok", "tiny", seed, evaluations=evaluations)
 
 
-def published(problem, seed=1):
+def published(problem, seed=1, synthetic=None):
     """Return the published run on tokenized text, with evaluations on all test sets."""
     evaluations = [Evaluation(name, split) for name in ("best", "averaged") for split in SPLITS]
     more = [Evaluation("averaged", split) for split in ("test_2017", "test_coco")]
-    return PlannedRun(problem, "tiny", seed, evaluations=evaluations + more)
+    settings = {"extra_train": synthetic.path} if synthetic else {}
+    return PlannedRun(problem, "tiny", seed, settings=settings, evaluations=evaluations + more, synthetic=synthetic)
 
 
 PUBLISHED = [published("multi30k_ende_tok", seed) for seed in (1, 2, 3)]
-TAUGHT = "runs/reproduce/taught"
-"""Path of the teachers' translations, without the language suffix."""
+TAUGHT = Synthetic("runs/reproduce/taught", tuple(PUBLISHED), "averaged")
+BACK = Synthetic(
+    "runs/reproduce/back", (PlannedRun("multi30k_deen_tok", "tiny_short", overrides={"train_steps": 2000}),), "best",
+    captions=True,
+)  # fmt: skip
+CAPTIONS = "**/train.lc.norm.tok.[1-5].{language}.gz"
+"""Pattern for the names of the caption files in `--raw_dir`."""
 EXPERIMENTS = {
     # The setup of Wu et al. (2021) with three seeds, the same setup for French, and raw text in several directions.
     "multi30k": [
@@ -173,11 +198,13 @@ EXPERIMENTS = {
         ),
         *(english_parser(seed) for seed in (1, 2)),
     ],
+    # The published setup with back-translated captions.
+    "back_translation": [published("multi30k_ende_tok", synthetic=BACK)],
     # Improvements to `tiny` that add no parameters. `ema_decay` adds a checkpoint, but does not affect training.
     "tiny_plus": [
         better(),
         better(norm="pre"),
-        *(better(seed, {"extra_train": TAUGHT}, PUBLISHED, ema_decay=0.999) for seed in (1, 2, 3)),
+        *(better(seed, TAUGHT, ema_decay=0.999) for seed in (1, 2, 3)),
         better(r_drop=2.0),  # differs from the first run only in R-Drop
     ],
 }
@@ -200,7 +227,7 @@ def main(arguments):
             missing = open_evaluations(planned, results)
             if missing and lock:
                 report(f"{planned.name}: {len(missing)} open rows")
-                if not planned.teachers or teach(planned, flags):
+                if not planned.synthetic or synthesize(planned, flags):
                     run = train(planned, flags, lock, any(one.checkpoint == "averaged" for one in missing))
                     evaluate(run, missing, results, lock)
             elif missing:
@@ -232,27 +259,57 @@ def evaluate(run, evaluations, results, lock):
         python("evaluate", *where, *search, f"--results={results}", lock=lock)
 
 
-def teach(planned, flags):
-    """Translate the training text with an ensemble of a run's teachers. Return whether the translations exist."""
+def synthesize(planned, flags):
+    """Train the translation models of a run's synthetic pairs, and translate. Return whether the pairs exist.
+
+    Raises:
+        UserError: `--raw_dir` has no captions.
+    """
+    synthetic = planned.synthetic
     problem = load_problem(planned.problem, raw_dir=flags.raw_dir, data_dir=flags.data_dir)
-    sources, targets = (Path(f"{TAUGHT}.{language}") for language in (problem.source, problem.target))
-    with lock_file(Path(f"{TAUGHT}.lock")) as lock:
+    given, translated = (Path(f"{synthetic.path}.{language}") for language in (problem.source, problem.target))
+    if synthetic.captions:
+        given, translated = translated, given
+    with lock_file(Path(f"{synthetic.path}.lock")) as lock:
         if not lock:
-            report(f"{TAUGHT}: another process is working on it")
-        elif not targets.exists():
+            report(f"{synthetic.path}: another process is working on it")
+        elif not translated.exists():
+            texts = captions(flags.raw_dir, problem.target) if synthetic.captions else sources(problem)
             runs = []
-            for teacher in planned.teachers:
-                with lock_file(Path(flags.runs) / f"{teacher.name}.lock") as teacher_lock:
-                    if not teacher_lock:
-                        report(f"{teacher.name}: another process is working on it")
+            for model in synthetic.runs:
+                with lock_file(Path(flags.runs) / f"{model.name}.lock") as model_lock:
+                    if not model_lock:
+                        report(f"{model.name}: another process is working on it")
                         return False
-                    runs.append(train(teacher, flags, teacher_lock))
+                    runs.append(train(model, flags, model_lock, synthetic.checkpoint == "averaged"))
             first, *others = runs
-            with atomic_open(sources) as file:
-                file.writelines(f"{source}\n" for source, _ in problem.examples("train"))
-            ensemble = [f"--run={first}", *(f"--ensemble={run}" for run in others), "--checkpoint=averaged"]
-            python("translate", *ensemble, f"--input={sources}", f"--output={targets}", lock=lock)
-    return targets.exists()
+            with atomic_open(given) as file:
+                file.writelines(f"{text}\n" for text in texts)
+            ensemble = [
+                f"--run={first}",
+                *(f"--ensemble={run}" for run in others),
+                f"--checkpoint={synthetic.checkpoint}",
+            ]
+            python("translate", *ensemble, "--engine=auto", f"--input={given}", f"--output={translated}", lock=lock)
+    return translated.exists()
+
+
+def sources(problem):
+    """Yield the source side of the training text."""
+    return (source for source, _ in problem.examples("train"))
+
+
+def captions(raw_dir, language):
+    """Return the captions of Multi30k's task 2 in a language, about 145,000 lines.
+
+    Raises:
+        UserError: `raw_dir` does not contain them.
+    """
+    pattern = CAPTIONS.format(language=language)
+    files = sorted(Path(raw_dir or ".").glob(pattern))
+    if not files:
+        raise UserError(f"--raw_dir must contain the captions of Multi30k's task 2, {pattern}, got {raw_dir}")
+    return [line for file in files for line in read_lines(file)]
 
 
 def python(command, *flags, lock):

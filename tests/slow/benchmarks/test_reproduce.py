@@ -1,6 +1,7 @@
 """Tests that benchmarks/reproduce.py adds only the missing result rows."""
 
 import dataclasses
+import gzip
 import importlib
 import json
 
@@ -8,6 +9,7 @@ import pytest
 from helpers.commands import SMALL
 from helpers.paths import ROOT
 
+from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import lock_file
 
 OVERRIDES = {"train_steps": 3, **dict(flag.lstrip("-").split("=") for flag in SMALL)}
@@ -64,3 +66,31 @@ def test_reproduce_makes_missing_rows_once(reproduce, tmp_path, capsys):
         (tmp_path / "others.jsonl").write_text("".join(json.dumps({**row, **other}) + "\n" for row in rows(file)))
         reproduce.main(["small", f"--json={tmp_path}/others.jsonl", "--list"])
         assert capsys.readouterr().out.startswith("open  ")
+
+
+def test_reproduce_trains_on_back_translations(reproduce, tmp_path):
+    pairs = [(f"a b {k}", f"x y {k}") for k in range(40)]
+    (tmp_path / "tok").mkdir()
+    for name, part in {"train": pairs, "val": pairs[:5], "test_2016_flickr": pairs[5:9]}.items():
+        for language, texts in zip(("en", "de"), zip(*part)):
+            (tmp_path / "tok" / f"{name}.lc.norm.tok.{language}").write_text("".join(f"{text}\n" for text in texts))
+    back = reproduce.PlannedRun("multi30k_deen_tok", "toy", 1, OVERRIDES, {"vocab_size": 40})
+    synthetic = reproduce.Synthetic("runs/reproduce/back", (back,), "best", captions=True)
+    settings = {"vocab_size": 40, "extra_train": synthetic.path}
+    planned = reproduce.PlannedRun(
+        "multi30k_ende_tok", "toy", 1, OVERRIDES, settings, [reproduce.Evaluation("last", "test")], synthetic
+    )
+    reproduce.EXPERIMENTS["small"] = [planned]
+    flags = ["small", f"--json={tmp_path}/rows.jsonl", f"--raw_dir={tmp_path}"]
+    with pytest.raises(UserError, match=r"--raw_dir must contain the captions of Multi30k's task 2, .*\.de\.gz, got"):
+        reproduce.main(flags)
+    assert reproduce.calls == []
+    for number in (1, 2):
+        path = tmp_path / "tok" / f"train.lc.norm.tok.{number}.de.gz"
+        path.write_bytes(gzip.compress(f"x y {number}\ny\n".encode()))
+    reproduce.main(flags)
+    assert reproduce.calls == ["train", "translate", "train", "evaluate"]
+    assert (tmp_path / "runs/reproduce/back.de").read_text() == "x y 1\ny\nx y 2\ny\n"
+    assert len((tmp_path / "runs/reproduce/back.en").read_text().splitlines()) == 4
+    (row,) = rows(tmp_path / "rows.jsonl")
+    assert row["settings"] == settings and planned.matches(row)
