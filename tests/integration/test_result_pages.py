@@ -43,7 +43,7 @@ def test_layer_types_page_matches_rows():
 
 def test_student_experiments_use_tiny_plus(monkeypatch):
     benchmarks = __import__("reproduce")
-    taught = [training for training in benchmarks.EXPERIMENTS["tiny_plus"] if training.teachers]
+    taught = [training for training in benchmarks.EXPERIMENTS["tiny_plus"] if training.synthetic]
     assert [training.seed for training in taught] == [1, 2, 3]
     for training in taught:
         assert load_hparams(training.preset, **training.overrides) == load_hparams("tiny_plus")
