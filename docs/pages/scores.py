@@ -142,7 +142,7 @@ def summary(multi30k, tiny_plus, parsing, baselines):
 
 SOURCES = {
     "multi30k_ende_tok": "Transformer-Tiny, Wu et al. 2021, one run",
-    "multi30k_enfr_tok": "the same, cited by later work, not checked",
+    "multi30k_enfr_tok": "Transformer-Tiny, as cited by later work; not checked",
 }
 PUBLISHED = {
     "multi30k_ende_tok": {"test": 41.02, "test_2017": 33.36, "test_coco": 29.88},
