@@ -172,7 +172,7 @@ def result(recipe, rows, problem, metric, split="test", checkpoint="averaged"):
 
 def t_of_published(rows):
     """Return Student's t of the published score on test 2016, a single run, compared with the seeds of `tiny`."""
-    final = [row for row in rows if is_tiny(row) and (row["checkpoint"]["name"], row["split"]) == ("averaged", "test")]
+    final = [row for row in rows if is_tiny(row) and is_averaged(row) and row["split"] == "test"]
     scores = {row["seed"]: row["tokenized_bleu"] for row in final}.values()
     spread = statistics.stdev(scores) * (1 + 1 / len(scores)) ** 0.5
     return f"{(PUBLISHED['multi30k_ende_tok']['test'] - statistics.mean(scores)) / spread:.2f}"
@@ -196,6 +196,22 @@ def engines(rows, multi30k):
         "CTranslate2": "{tokenized_bleu:.2f}",
         "difference": lambda row: f"{row['tokenized_bleu'] - keras[key(row)]['tokenized_bleu']:+.2f}",
     })  # fmt: skip
+
+
+def back_translation(rows, multi30k):
+    """Return a table of the averaged `tiny` without and with back-translated captions, from runs of the same seed."""
+    usual = {(row["split"], row["seed"]): row for row in multi30k if is_tiny(row) and is_averaged(row)}
+    pairs = [(usual[row["split"], row["seed"]], row) for row in rows if is_averaged(row)]
+    return table([{"without": before, "with": after} for before, after in pairs], {
+        "split": "{with[split]}", "without": "{without[tokenized_bleu]:.2f}", "with": "{with[tokenized_bleu]:.2f}",
+        "difference": lambda row: f"{row['with']['tokenized_bleu'] - row['without']['tokenized_bleu']:+.2f}",
+        "updates without": "{without[training][steps]:,}", "updates with": "{with[training][steps]:,}",
+    })  # fmt: skip
+
+
+def is_averaged(row):
+    """Return whether a row contains scores of averaged checkpoints."""
+    return row["checkpoint"]["name"] == "averaged"
 
 
 def length_penalty(rows):
