@@ -29,7 +29,7 @@ def fast_tokenizer(pieces, source_model):
         from sentencepiece import sentencepiece_model_pb2 as protocol
     except ImportError:
         extra = "keras-transformer-toolkit[huggingface]"
-        raise UserError(f"--format=huggingface needs a missing package. Run pip install '{extra}'.") from None
+        raise UserError(f"--format=huggingface needs the package protobuf. Run pip install '{extra}'.") from None
     source = protocol.ModelProto.FromString(source_model)
     scores = {piece.piece: piece.score for piece in source.pieces}
     bytes_kind, symbol_kind = (getattr(protocol.ModelProto.SentencePiece, name) for name in ("BYTE", "USER_DEFINED"))

@@ -16,7 +16,7 @@ def check_upload(repository):
         from huggingface_hub.errors import HFValidationError
         from huggingface_hub.utils import validate_repo_id
     except ImportError:
-        raise UserError(f"--push_to_hub needs a missing package. Run {EXTRA}.") from None
+        raise UserError(f"--push_to_hub needs the package huggingface_hub. Run {EXTRA}.") from None
     try:
         validate_repo_id(repository)
         valid = "/" in repository

@@ -110,7 +110,7 @@ def sacrebleu_metric(name, tokenize="13a"):
 
     if _is_missing(tokenize):
         extra = tokenize.removesuffix("-mecab")
-        raise UserError(f"the tokenizer {tokenize} needs a missing package. Run pip install 'sacrebleu[{extra}]'.")
+        raise UserError(f"the tokenizer {tokenize} needs more packages. Run pip install 'sacrebleu[{extra}]'.")
     kind, arguments = SACREBLEU[name]
     if kind == "BLEU":
         arguments = {"tokenize": tokenize, **arguments}

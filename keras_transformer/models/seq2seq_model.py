@@ -123,8 +123,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             inputs: The inputs of `states`.
             labels: int `[batch, target_length]`.
             weights: float32 `[batch, target_length]`. May be None in evaluation or for a loss that Keras reduces.
-            share: Share of the micro-batch in the batch, a float32 scalar, or None for a whole batch. If Keras reduces
-                the loss, the method multiplies the loss by the share.
+            share: Fraction of the batch that this micro-batch contains, a float32 scalar, or None for a whole batch. If
+                Keras reduces the loss, the method multiplies the loss by this fraction.
             training: Whether to apply dropout and prepare for the gradient of the loss.
         """
         if not self.sums_tokens:

@@ -93,7 +93,7 @@ def read_parameters(lines, name="the parameters"):
 
 
 def _check_key(key, place):
-    """Raise a `UserError` if a parameter file must not contain the key."""
+    """Raise a `UserError` if the key is not allowed in a parameter file."""
     if key == _REFUSED:
         raise UserError(f"{place}: {key} is not implemented. Remove the line. Scores then differ from those of EVALB.")
     known = (*_LISTS, *_PAIRS, *_NUMBERS, *_WITHOUT_EFFECT)

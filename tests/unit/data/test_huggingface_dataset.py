@@ -129,7 +129,6 @@ def test_malformed_name_is_explained(tmp_path, text, words):
 def test_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     (source,) = parse_sources("dataset:user/corpus:en-de", tmp_path, LANGUAGES)
-    message = complaint(lambda: list(source.pairs()))
-    assert (
-        message == "dataset:user/corpus needs a missing package. Run pip install 'keras-transformer-toolkit[datasets]'."
+    assert complaint(lambda: list(source.pairs())) == (
+        "dataset:user/corpus needs the package datasets. Run pip install 'keras-transformer-toolkit[datasets]'."
     )

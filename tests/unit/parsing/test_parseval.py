@@ -318,7 +318,7 @@ HARD = "(S (NP (N a) (N b)) (VP (V c) (NP (N d) (PP (P e) (NP (N f))))) (. .))"
 def test_f1_of_all_sentences_counts_errors_as_unmatched():
     mistagged = "(S (NP (N a)) (VP (N b) (V c) (NP (N d) (N e) (N f) (N .))))"
     result = parseval([EASY, HARD, HARD], [EASY, mistagged, HARD.replace("PP", "ADJP")])
-    # The (matched, gold, test) brackets are (3, 3, 3), (0, 6, 4) in the error sentence, and (5, 6, 6).
+    # Brackets (matched, gold, test) per sentence: (3, 3, 3); (0, 6, 4), the error sentence; (5, 6, 6).
     assert result.errors == 1 and result.f1 == pytest.approx(200 * 8 / (9 + 9))
     assert result.f1_of_all_sentences == pytest.approx(200 * 8 / (15 + 13))
     assert result.sentences[1].gold == 6 and result.sentences[1].test == 4
