@@ -23,8 +23,8 @@ The searches differ:
 - Length penalty, with |y| counting EOS: ((5 + |y|) / 6)^α in this project, |y|^α in CTranslate2. OpenNMT-tf uses
   ((5 + |y|) / 6)^α for open and ((6 + |y|) / 6)^α for finished hypotheses.
 - End of the search: this project stops when no open hypothesis can become the best. OpenNMT-tf stops when every beam
-  has finished. CTranslate2 stops when it has as many finished hypotheses as beams, or with α = 0 when the first beam
-  has finished.
+  has finished. CTranslate2 stops when it has as many finished hypotheses as beams. With α = 0, it stops when the
+  first beam has finished.
 - Outputs of `forced`: this project outputs 25 tokens and EOS. The other engines output 26 tokens without EOS.
 - CTranslate2 and OpenNMT-tf may output PAD and BOS. This project never does.
 """

@@ -103,7 +103,7 @@ def rate(sizes):
 
 
 def train(sizes, name, lengths):
-    """Measure the speed and the memory of updates of a preset."""
+    """Measure the speed and memory use of training with a preset."""
     from workload import training_batches
 
     from keras_transformer.data.batch_plan import BatchPlan

@@ -163,7 +163,7 @@ def right_branching(words, tags, label):
 
 
 class Symbol(NamedTuple):
-    """Symbol of the grammar, which is a label in a binarized `Tree`.
+    """Grammar symbol, used as a node label in a binarized `Tree`.
 
     Attributes:
         label: Label of a constituent or part of speech.

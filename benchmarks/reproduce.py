@@ -146,14 +146,14 @@ def english_parser(seed):
 
 
 def length_penalties(seed):
-    """Return the published run, with validation scores for several exponents of the length penalty."""
+    """Return a run with the published settings, evaluated with several exponents of the length penalty."""
     alphas = (0.0, 0.6, 1.0, 1.3, 1.6, 2.0)
     evaluations = [Evaluation("averaged", "validation", {"alpha": alpha}) for alpha in alphas]
     return PlannedRun("multi30k_ende_tok", "tiny", seed, evaluations=evaluations)
 
 
 def published(problem, seed=1, synthetic=None):
-    """Return the published run on tokenized text, with evaluations on all test sets."""
+    """Return a run with the published settings on tokenized text, evaluated on all test sets."""
     evaluations = [Evaluation(name, split) for name in ("best", "averaged") for split in SPLITS]
     more = [Evaluation("averaged", split) for split in ("test_2017", "test_coco")]
     settings = {"extra_train": synthetic.path} if synthetic else {}

@@ -173,7 +173,7 @@ class BatchPlan:
         return np.searchsorted(self._first_batches, self._places(epoch, positions), side="right") - 1
 
     def _pool(self, epoch, segment, number):
-        """Return the pool of a segment's batch as (index of the pool, its first batch, first batch after it).
+        """Return the pool that contains batch `number` of a segment, as (pool index, first batch, last batch + 1).
 
         In each epoch, the borders of pools shift by up to half a pool.
         """
@@ -225,7 +225,7 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
     longest_target = _running_maxima(np.maximum.reduceat(target, first))
     pairs = cuts[1:] - cuts[:-1, None]
     padded = np.where(pairs > 0, pairs * (longest_source + longest_target), NEVER)
-    # to_go[k][i] is the minimum number of tokens, including padding, in blocks i to the end with at most k segments.
+    # to_go[k][i]: minimum number of tokens, including padding, if at most k segments cover the blocks from i onward.
     to_go = [np.append(np.full(len(first), NEVER), 0.0)]
     for _ in range(max_shapes - 1):
         to_go.append(np.append((padded + to_go[-1][1:]).min(axis=1), 0.0))

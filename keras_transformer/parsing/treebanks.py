@@ -41,7 +41,7 @@ def wsj_files(folder):
         if match := _WSJ_FILE.fullmatch(path.name):
             found[int(match[1]), int(match[2])] = path
     if not found:
-        raise UserError(f"{folder} must contain files such as wsj_0001.mrg, as the LDC distributes them, got none")
+        raise UserError(f"{folder} must contain the treebank files of the LDC, such as wsj_0001.mrg, got none")
     if any(section >= 2 for section, _ in found):
         splits = {split: [] for split in WSJ_SECTIONS}
         for split, sections in WSJ_SECTIONS.items():

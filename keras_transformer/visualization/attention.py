@@ -54,7 +54,7 @@ class Tokens:
         if wanted in numbers:
             return numbers.index(wanted)
         raise UserError(
-            f"word must be one of {' '.join(self.labels)} or a number from 1 to {len(self.labels)}, got {wanted!r}"
+            f"word must be a number from 1 to {len(self.labels)} or one of {' '.join(self.labels)}, got {wanted!r}"
         )
 
 

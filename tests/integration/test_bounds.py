@@ -98,7 +98,7 @@ def test_word_numbers_are_checked():
     tokens = Tokens(("a", "b"), ("a", "b"), np.arange(2))
     assert [tokens.find(number) for number in "12"] == [0, 1]
     for number in ("0", "3", "²", 5000 * "9"):
-        with pytest.raises(UserError, match="word must be one of a b or a number from 1 to 2"):
+        with pytest.raises(UserError, match="word must be a number from 1 to 2 or one of a b"):
             tokens.find(number)
 
 

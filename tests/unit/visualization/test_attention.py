@@ -292,7 +292,7 @@ def test_curves_do_not_render_run_names_as_formulas():
         ({"number": 6}, "number must be one of 3, 4, 5, got 6"),
         ({"layer": 2}, "layer must be from 1 to 2, got 3"),
         ({"heads": [0, 3]}, "head must be from 1 to 3, got 4"),
-        ({"word": "dog"}, "word must be one of s_0 s_1 or a number from 1 to 2, got 'dog'"),
+        ({"word": "dog"}, "word must be a number from 1 to 2 or one of s_0 s_1, got 'dog'"),
         ({"word": "0"}, "got '0'"),
         ({"word": "3"}, "got '3'"),
     ],
