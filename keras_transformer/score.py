@@ -118,7 +118,10 @@ def _scored(translator, chunk, flags, max_length):
 
 
 def _line(flags, translator, number, source, target, size, hypothesis):
-    """Return the output line of a pair. For a pair that is too long, `hypothesis` is None and the values nan or null."""
+    """Return the output line of a pair.
+
+    For a pair that is too long, `hypothesis` is None and the values are nan or null.
+    """
     figures = (hypothesis.log_probability, hypothesis.score) if hypothesis else (math.nan, math.nan)
     if flags.format == "text":
         return f"{figures[0]:.6f}\t{size}\t{figures[1]:.6f}\n"
