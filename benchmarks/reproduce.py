@@ -16,6 +16,7 @@ selects the precision of training.
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import signal
 import subprocess
@@ -61,12 +62,16 @@ class Synthetic:
         checkpoint: Name of the checkpoints to use.
         captions: Whether to translate the target-language captions of Multi30k's task 2 (back-translation). Otherwise,
             the runs translate the source side of the training text.
+        tag: Text in front of each synthetic source.
+        copies: Number of additional copies of the training text, which balance real and synthetic pairs.
     """
 
     path: str
     runs: tuple
     checkpoint: str
     captions: bool = False
+    tag: str = ""
+    copies: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +169,7 @@ PUBLISHED = [published("multi30k_ende_tok", seed) for seed in (1, 2, 3)]
 TAUGHT = Synthetic("runs/reproduce/taught", tuple(PUBLISHED), "averaged")
 BACK = Synthetic(
     "runs/reproduce/back", (PlannedRun("multi30k_deen_tok", "tiny_short", overrides={"train_steps": 2000}),), "best",
-    captions=True,
+    captions=True, tag="<bt>", copies=4,
 )  # fmt: skip
 CAPTIONS = "**/train.lc.norm.tok.[1-5].{language}.gz"
 """Pattern for the names of the caption files in `--raw_dir`."""
@@ -267,13 +272,14 @@ def synthesize(planned, flags):
     """
     synthetic = planned.synthetic
     problem = load_problem(planned.problem, raw_dir=flags.raw_dir, data_dir=flags.data_dir)
-    given, translated = (Path(f"{synthetic.path}.{language}") for language in (problem.source, problem.target))
-    if synthetic.captions:
-        given, translated = translated, given
+    languages = (problem.source, problem.target)
+    outputs = [Path(f"{synthetic.path}.{language}") for language in languages]
+    sides = [Path(f"{synthetic.path}.new.{language}") for language in languages]
+    given, translated = sides[::-1] if synthetic.captions else sides
     with lock_file(Path(f"{synthetic.path}.lock")) as lock:
         if not lock:
             report(f"{synthetic.path}: another process is working on it")
-        elif not translated.exists():
+        elif not outputs[1].exists():
             texts = captions(flags.raw_dir, problem.target) if synthetic.captions else sources(problem)
             runs = []
             for model in synthetic.runs:
@@ -285,13 +291,15 @@ def synthesize(planned, flags):
             first, *others = runs
             with atomic_open(given) as file:
                 file.writelines(f"{text}\n" for text in texts)
-            ensemble = [
-                f"--run={first}",
-                *(f"--ensemble={run}" for run in others),
-                f"--checkpoint={synthetic.checkpoint}",
-            ]
-            python("translate", *ensemble, "--engine=auto", f"--input={given}", f"--output={translated}", lock=lock)
-    return translated.exists()
+            ensemble = [f"--run={first}", *(f"--ensemble={run}" for run in others)]
+            files = ["--engine=auto", f"--input={given}", f"--output={translated}"]
+            python("translate", *ensemble, f"--checkpoint={synthetic.checkpoint}", *files, lock=lock)
+            real = [*problem.examples("train")] * synthetic.copies
+            new = ((f"{synthetic.tag} {source}".strip(), target) for source, target in zip(*map(read_lines, sides)))
+            for path, side in zip(outputs, zip(*itertools.chain(real, new))):
+                with atomic_open(path) as file:
+                    file.writelines(f"{text}\n" for text in side)
+    return outputs[1].exists()
 
 
 def sources(problem):

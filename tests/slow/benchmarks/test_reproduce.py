@@ -75,7 +75,7 @@ def test_reproduce_trains_on_back_translations(reproduce, tmp_path):
         for language, texts in zip(("en", "de"), zip(*part)):
             (tmp_path / "tok" / f"{name}.lc.norm.tok.{language}").write_text("".join(f"{text}\n" for text in texts))
     back = reproduce.PlannedRun("multi30k_deen_tok", "toy", 1, OVERRIDES, {"vocab_size": 40})
-    synthetic = reproduce.Synthetic("runs/reproduce/back", (back,), "best", captions=True)
+    synthetic = reproduce.Synthetic("runs/reproduce/back", (back,), "best", captions=True, tag="<bt>", copies=2)
     settings = {"vocab_size": 40, "extra_train": synthetic.path}
     planned = reproduce.PlannedRun(
         "multi30k_ende_tok", "toy", 1, OVERRIDES, settings, [reproduce.Evaluation("last", "test")], synthetic
@@ -90,7 +90,9 @@ def test_reproduce_trains_on_back_translations(reproduce, tmp_path):
         path.write_bytes(gzip.compress(f"x y {number}\ny\n".encode()))
     reproduce.main(flags)
     assert reproduce.calls == ["train", "translate", "train", "evaluate"]
-    assert (tmp_path / "runs/reproduce/back.de").read_text() == "x y 1\ny\nx y 2\ny\n"
-    assert len((tmp_path / "runs/reproduce/back.en").read_text().splitlines()) == 4
+    sides = [(tmp_path / f"runs/reproduce/back.{language}").read_text().splitlines() for language in ("en", "de")]
+    *real, first, second, third, fourth = zip(*sides, strict=True)
+    assert real == 2 * pairs and [first[1], second[1], third[1], fourth[1]] == ["x y 1", "y", "x y 2", "y"]
+    assert all(source.startswith("<bt>") for source, _ in (first, second, third, fourth))
     (row,) = rows(tmp_path / "rows.jsonl")
     assert row["settings"] == settings and planned.matches(row)
