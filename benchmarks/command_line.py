@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--data_dir", default="data", help="folder of prepared corpora (default %(default)s)")
 
     def add_engines(self):
-        """Add the flags for benchmarks with other engines."""
+        """Add the flags of benchmarks that compare engines: `--repeats`, `--threads` and `--environments`."""
         self.add_argument("--repeats", type=positive_int, default=5, help="timed rounds (default %(default)s)")
         self.add_argument(
             "--threads", type=positive_int, default=CORES, help="threads per engine (default all cores: %(default)s)"
@@ -93,13 +93,13 @@ def add_row(row, path):
 
 
 def print_table(name, rows):
-    """Print rows as a table of the documentation. `name` is the function of docs/results.py that formats the table."""
+    """Print result rows as a table, formatted by the function `FUNCTIONS[name]` of docs/results.py."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
     print(importlib.import_module("results").FUNCTIONS[name](rows))
 
 
 def timed(function, *arguments, clock=time.perf_counter):
-    """Call a function with the arguments and return (result, seconds)."""
+    """Call a function with the given arguments, and return (result, duration in seconds)."""
     began = clock()
     result = function(*arguments)
     return result, clock() - began

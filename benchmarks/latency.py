@@ -46,7 +46,7 @@ ENGINES = {
     "keras_xla": ("keras", "auto"),
     "ctranslate2": ("ctranslate2", "off"),
 }
-"""{name: (value of --engine, value of --jit_compile of serve)}."""
+"""Engines to measure, {name: (value of the flag `--engine`, value of the flag `--jit_compile` of `serve`)}."""
 WORKLOADS = ("single", "cold_start", "lines_1000", *(f"server_{2**n}" for n in range(7)), "text_64", "stream_64")
 LINES = 1000
 WARM_UP = 3  # seconds of requests to a server before the measurement
@@ -105,7 +105,7 @@ def summary(rounds):
 
 
 class Latency:
-    """Latency measurements. Each returns `latencies` in milliseconds and `per_second`, the sentences per second.
+    """Latency measurements. Each result contains `latencies` in milliseconds, and sentences `per_second`.
 
     Args:
         flags: The flags of this program.

@@ -10,8 +10,8 @@ threads.
 Two rates form a roofline: the speed of a large matrix product, and the bandwidth of adding 1 to a large array. From
 the shapes of inputs and outputs, the benchmark computes the floating-point operations of matrix products and the bytes
 of all operations. The limit of an operation is the longer of the two resulting times. Operations take longer than their
-limit if their arrays are small, or if they compute exponentials or random numbers. They are faster if their arrays are
-in a cache.
+limit if their arrays are small, or if they compute exponentials or random numbers. They take less time if their arrays
+are in a cache.
 """
 
 import collections

@@ -131,7 +131,10 @@ def write_texts(result, folder):
 
 
 def evaluate_trees(flags):
-    """Score the trees in one file against those in another, and print EVALB's table. Print errors to stderr."""
+    """Score the trees of `--test` against the gold trees of `--gold`, and print EVALB's table.
+
+    Errors in individual sentences go to stderr.
+    """
     from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
     from keras_transformer.parsing.parseval import parseval, trees_as_lines
 

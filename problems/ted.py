@@ -4,8 +4,8 @@ The text is lower-cased and tokenized. TensorFlow Datasets stores `ted_hrlr_tran
 DATA_DIR/tensorflow_datasets, or in TFDS_DATA_DIR. According to its catalog, there are 51,785 training, 1,193 validation
 and 1,803 test pairs, and the download for all languages is 125 MiB.
 
-With --raw_dir=FOLDER, the problem reads plain or compressed files from disk instead. They are named as in the
-archive (pt.train, en.train, pt.dev, …) or as in other problems (train.pt, train.en, validation.pt, …).
+With --raw_dir=FOLDER, the problem reads plain or compressed files from disk instead. Their names must be those
+of the archive (pt.train, en.train, pt.dev, …) or those of other problems (train.pt, train.en, validation.pt, …).
 """
 
 import dataclasses

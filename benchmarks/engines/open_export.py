@@ -1,10 +1,10 @@
-"""Translate with an export in the software that reads its format, without importing keras_transformer.
+"""Translate with an exported model in the software for the export format, without importing keras_transformer.
 
     python benchmarks/engines/open_export.py FORMAT EXPORT REQUEST.json ANSWER.json
 
-`consumers.py` writes the request, {"texts": […], "batch": N}, and runs this program with the interpreter given by its
-flag `--python`. The answer contains the translations, the time in seconds after a warm-up batch, and the name and
-version of the software.
+`consumers.py` writes the request, {"texts": […], "batch": N}, and runs this program with the interpreter that the flag
+`--python` of `consumers.py` specifies. The answer contains the translations, the translation time in seconds without a
+warm-up batch, and the name and version of the software.
 """
 
 import importlib.metadata
@@ -61,7 +61,7 @@ def argos(folder):
 
 
 class OneSentence:
-    """Sentence splitter that does not split. Argos Translate would download its default splitter."""
+    """Sentence splitter that keeps each text whole. The default splitter of Argos Translate requires a download."""
 
     def split_sentences(self, text):
         return [text]

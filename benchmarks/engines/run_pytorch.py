@@ -57,7 +57,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def assign(self, weights):
-        """Copy the weights of this project into the model."""
+        """Copy weights of a `keras_transformer` model, {name: array}, into this model."""
 
         def tensor(name):
             return torch.from_numpy(weights[name])
@@ -94,7 +94,7 @@ def train(job):
     model.assign(weights)
     optimizer = torch.optim.Adam(
         filter(lambda parameter: parameter.requires_grad, model.parameters()),
-        lr=1.0,  # the schedule multiplies this value by its learning rate
+        lr=1.0,  # the schedule multiplies `lr` by the learning rate of the current step
         betas=(h["adam_beta_1"], h["adam_beta_2"]),
         eps=h["adam_epsilon"],
         fused=True,

@@ -114,7 +114,10 @@ class PairFilter:
 
 
 class TaggedPairFilter(PairFilter):
-    """`PairFilter` for sources with a language tag. Only lengths and comparisons between pairs include the tag."""
+    """`PairFilter` for sources that begin with a language tag.
+
+    The tag counts in lengths and in comparisons between pairs. All other rules ignore the tag.
+    """
 
     def by_pair(self, pairs, lengths):
         return super().by_pair([(without_tag(source), target) for source, target in pairs], lengths)

@@ -8,7 +8,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.timing import Stopwatch
 
 WORD_DROPOUT = 0x776F7264
-"""First part of the seed for word dropout, whose random numbers are thus independent of those for shuffling."""
+"""First element of the seed for word dropout, so that word dropout and shuffling use independent random numbers."""
 
 
 class TokenBatches(keras.utils.PyDataset):
@@ -63,7 +63,7 @@ class TokenBatches(keras.utils.PyDataset):
             try:
                 return self._assemble(self.start + index)
             except UserError as error:
-                # The backend then raises a different error, which `data_errors` replaces with this one.
+                # The backend raises a different error in response. `data_errors` replaces that error with `failure`.
                 self.split.failure = error
                 raise
 
@@ -85,7 +85,7 @@ class TokenBatches(keras.utils.PyDataset):
         return (source, decoder_input), labels, weights
 
     def _hide_words(self, source, index, batch, own=slice(None)):
-        # Draw for the whole batch without padding, so that the result does not depend on the backend or on `part`.
+        # Draw random numbers for the whole unpadded batch, so that they depend neither on the backend nor on `part`.
         random = np.random.default_rng([WORD_DROPOUT, self.plan.seed, index])
         chances = random.random((len(batch.rows), batch.source_length))[own]
         part = source[: len(chances), : batch.source_length]
@@ -119,7 +119,7 @@ class TokenBatches(keras.utils.PyDataset):
         return batch.source_tokens + batch.target_tokens
 
     def rows(self, index):
-        """Return the rows of the split that batch `index` contains, int64 `[rows]`."""
+        """Return the indices of the split's rows in batch `index`, int64 `[rows]`."""
         return self.plan.batch(self.start + index).rows
 
     def replace(self, **changes):
@@ -131,7 +131,7 @@ class TokenBatches(keras.utils.PyDataset):
     def as_dataset(self, replicas=1):
         """Return a `tf.data.Dataset` of the batches.
 
-        Its element shapes leave the lengths unspecified, so TensorFlow traces `fit` only once.
+        The element shapes leave the sequence lengths unspecified, so TensorFlow traces `fit` only once.
 
         Args:
             replicas: Number of equal blocks into which to split the rows of each batch. Each block is an element.
@@ -143,7 +143,7 @@ class TokenBatches(keras.utils.PyDataset):
             return [array.reshape(replicas, -1, array.shape[1]) for array in (source, decoder_input, labels, weights)]
 
         def blocks(index):
-            # `from_generator` would release all free memory of the process, which must then allocate it again.
+            # Do not use `from_generator`: it releases all free memory of the process, which must then be reallocated.
             arrays = tf.numpy_function(load, [index], 3 * (tf.int32,) + (tf.float32,))
             for array in arrays:
                 array.set_shape((replicas, None, None))

@@ -81,8 +81,8 @@ def augment(
             best).
         precision: "float32" or "bfloat16".
         jit_compile: Whether TensorFlow compiles the search with XLA.
-        engine: See `choose_engine`. "auto" chooses Keras for sampling. The samples of CTranslate2 also depend on the
-            other lines.
+        engine: See `choose_engine`. "auto" chooses Keras for sampling. With CTranslate2, the samples for a line also
+            depend on the other lines.
 
     Returns:
         `AugmentResult`.
@@ -122,7 +122,7 @@ def augment(
 
 
 def _lines(path, options, counts=None):
-    """Yield the lines of the shard to translate, and count the shard's lines in `counts`, an `AugmentResult`."""
+    """Yield the lines that `augment` must translate, and count the shard's lines in `counts`, an `AugmentResult`."""
     counts = counts or AugmentResult()
     part, parts = options.shard
     seen = set()

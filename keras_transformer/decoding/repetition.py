@@ -4,16 +4,16 @@ from keras import ops
 
 
 def repeated_ngrams(tokens, index, size, vocab_size):
-    """Return which tokens would repeat an n-gram of the hypothesis (Paulus et al. 2018, §2.5).
+    """Mark the tokens that would complete an n-gram that already occurs in the hypothesis (Paulus et al. 2018, §2.5).
 
     Args:
         tokens: int32 [B, K, L], hypotheses.
         index: Scalar int32, position of the next token.
-        size: n, at least 1.
-        vocab_size: V.
+        size: Length n of the n-grams, at least 1.
+        vocab_size: Size V of the vocabulary.
 
     Returns:
-        bool [B, K, V].
+        bool [B, K, V], True for the marked tokens.
     """
     places = ops.arange(ops.shape(tokens)[2], dtype="int32")
     ends = ((places >= size - 1) & (places < index))[None, None]  # positions at which an earlier n-gram may end
@@ -50,7 +50,7 @@ def _tokens_at(tokens, chosen, vocab_size):
     Args:
         tokens: int32 [B, K, L].
         chosen: bool, broadcastable to [B, K, L], True at the chosen positions.
-        vocab_size: V.
+        vocab_size: Size V of the vocabulary.
     """
     shape = ops.shape(tokens)
     width = vocab_size + 1  # the last column is for positions that are not chosen

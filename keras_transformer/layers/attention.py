@@ -107,7 +107,7 @@ def masked_softmax(logits, mask=None):
     if logits.shape[-1] == 1:  # Keras warns about a softmax over a single element
         return ops.ones_like(logits)
     if mask is not None:
-        # Use `where`, because TensorFlow would fuse adding a mask and the matrix product into a much slower operation.
+        # Do not add a mask: TensorFlow would fuse the addition with the matrix product into a much slower operation.
         logits = ops.where(mask, logits, MASKED_LOGIT)
     return ops.softmax(logits, axis=-1)
 
@@ -249,7 +249,7 @@ class MultiHeadAttention(keras.layers.Layer):
         Padding and masked positions count like all others.
         """
         widths = self.num_heads * (self.d_k + self.d_v)
-        # Per query: two projections. Per key: two projections. Per pair: a logit and a weighted value.
+        # Each query and each key needs two projections. Each pair needs a logit and a weighted value.
         products = (query_length + key_length) * self.d_model + self.pairs(query_length, key_length)
         return 2 * rows * products * widths
 

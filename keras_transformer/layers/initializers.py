@@ -24,14 +24,14 @@ def query_key_value(seed, name):
 
 
 def embedding(seed, name):
-    """Return an N(0, 1/d_model) initializer `[rows, d_model]`. Scaling by √d_model (§3.4) yields unit variance."""
+    """Return an N(0, 1/d_model) initializer `[rows, d_model]`. Embeddings scaled by √d_model have variance 1 (§3.4)."""
     return _Initializer(lambda shape: _generator(seed, name).standard_normal(shape, dtype="float32") * shape[1] ** -0.5)
 
 
 class _Initializer:
     """Initializer that calls a function to draw an array of a given shape.
 
-    A plain function would fail for large variables on several devices, because Keras compiles the initializer's
+    A plain function as initializer would fail for large variables on several devices: Keras compiles the initializer's
     `__call__` with JAX, and the `__call__` of a function does not support weak references.
     """
 

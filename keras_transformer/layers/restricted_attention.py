@@ -50,7 +50,7 @@ def restricted_attention(query, key, value, window, mask=None, dropout=None):
 
 
 def block_size(length, window):
-    """Return the number of positions in a block, for an int or scalar tensor `length`."""
+    """Return the number of positions per block: ⌊window / 2⌋, at least 1 and at most `length`, an int or a tensor."""
     reach = max(window // 2, 1)
     return max(min(length, reach), 1) if isinstance(length, int) else ops.clip(length, 1, reach)
 
@@ -60,7 +60,7 @@ def to_dense_weights(weights, length):
     batch, heads, blocks, block, reach = ops.shape(weights)
     rows = ops.reshape(weights, (batch, heads, blocks * block, reach))[:, :, :length]
     position = ops.arange(length)
-    column = position[None, :] - (position[:, None] // block - 1) * block  # key's column in the neighbourhood
+    column = position[None, :] - (position[:, None] // block - 1) * block  # each key's index in the last axis
     index = ops.broadcast_to(ops.clip(column, 0, reach - 1)[None, None], (batch, heads, length, length))
     return ops.where((column >= 0) & (column < reach), ops.take_along_axis(rows, index, axis=3), 0.0)
 
@@ -68,7 +68,7 @@ def to_dense_weights(weights, length):
 def _blocks(x, block, around=0):
     """Split `[batch, heads, length, d]` into `[batch, heads, blocks, block, d]`.
 
-    Pads the last block with zeros, and adds `around` blocks of zeros at each end.
+    The function pads the last block with zeros, and adds `around` blocks of zeros at each end.
     """
     batch, heads, length = ops.shape(x)[:3]
     padding, margin = -length % block, around * block
@@ -97,10 +97,11 @@ class RestrictedAttention(MultiHeadAttention):
 
     Args:
         d_model, num_heads, d_k, d_v, dropout, seed: As in `MultiHeadAttention`.
-        window: r, the number of positions that each position attends to, centered on itself.
+        window: r, the number of positions in the window around each position, including the position itself.
 
     The call arguments and result are the same as for `MultiHeadAttention`. `memory` must have the length of `query`,
-    and the mask must be `[batch or 1, heads or 1, 1, length]`. `attend` returns the weights of `restricted_attention`.
+    and the mask must be `[batch or 1, heads or 1, 1, length]`. `attend` returns weights in the format of
+    `restricted_attention`.
 
     Raises:
         ValueError: The window is less than 1, or a call does not meet the requirements of `restricted_attention`.

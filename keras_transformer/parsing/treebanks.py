@@ -113,7 +113,7 @@ def icepahc_files(folder):
 def part_of_text(trees, split):
     """Return the trees of a text that belong to a split: the last 5% for test, the preceding 5% for validation.
 
-    Each split then contains text from all ten centuries of IcePaHC. The borders between splits divide at most two
+    Each split therefore contains text from all ten centuries of IcePaHC. The borders between splits divide at most two
     paragraphs per text.
     """
     held_out = round(len(trees) * HELD_OUT_SHARE)

@@ -56,7 +56,7 @@ def _writer(folder):
 
 
 def _events(line):
-    """Yield the events of a line."""
+    """Yield the TensorBoard events for a line of metrics.jsonl, a dict."""
     from tensorboard.compat.proto.event_pb2 import Event, SessionLog
     from tensorboard.plugins.scalar.summary_v2 import scalar_pb
     from tensorboard.plugins.text.summary_v2 import text_pb

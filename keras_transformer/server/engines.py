@@ -73,7 +73,7 @@ class Engine(abc.ABC):
         """Return the number of tokens of each text, including EOS. Any thread may call this method.
 
         Raises:
-            TextError: A text has too many marked spans.
+            TextError: A text has too many marked spans (see `data.placeholders`).
         """
 
     @abc.abstractmethod
@@ -129,7 +129,7 @@ class TranslatorEngine(Engine):
 
 
 class RunEngine(TranslatorEngine):
-    """Engine for a run directory, or for an ensemble of several.
+    """Engine for one run directory, or for several run directories as an ensemble.
 
     If CTranslate2 translates, the engine loads Keras only when it computes the first attention map.
 

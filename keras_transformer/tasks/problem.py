@@ -45,21 +45,21 @@ class Problem:
     name: ClassVar[str]
     """The registered name, by default the name of the class."""
     corpus: ClassVar[str]
-    """Name of the corpus. A problem and its reverse share it."""
+    """Name of the corpus. A problem and its reverse problem have the same corpus name."""
     splits: ClassVar[tuple] = ("train", "validation", "test")
     """Names of the splits that `prepare` stores."""
     test_sets: ClassVar[tuple] = ()
-    """Names of additional test sets, which `pairs` yields but `prepare` does not read."""
+    """Names of additional test sets. `pairs` accepts these names, but `prepare` does not read the test sets."""
     parts: ClassVar[dict] = {}
-    """{name of a part of the splits, such as a direction: its `Problem`}, or {} if the problem scores all examples."""
+    """Parts with separate scores, such as directions: {name: `Problem` that scores the part}, or {} without parts."""
     reversed: ClassVar[bool] = False
     expected_pairs: ClassVar[dict | None] = None
-    """{split: number of pairs} if `make_tokenizer` counted them, used to log the remaining time."""
+    """{split: number of pairs} if `make_tokenizer` counted the pairs, to estimate the remaining time of `prepare`."""
 
     data_dir: str = "data"
     raw_dir: str | None = None
 
-    # Defaults of settings that only a `TranslationProblem` has
+    # `TranslationProblem` replaces these constants with settings.
     bpe_dropout, num_segmentations, placeholders = 0.0, 1, False
 
     def __init_subclass__(cls, **kwargs):
@@ -111,7 +111,7 @@ class Problem:
         return self.score(hypotheses, references)
 
     def part_names(self, split: str) -> list[str] | None:
-        """Return the name of each example's part, in order, or None if the problem itself scores all examples."""
+        """Return the name of the part (see `parts`) of each example in a split, or None if the split has no parts."""
         return None
 
     def table(self, hypotheses: Sequence[str], references: Sequence[str]) -> str | None:
@@ -183,7 +183,7 @@ class Problem:
         return ", or set problem.drop_overlap=pairs" if "drop_overlap" in self.parameters else ""
 
     def is_prepared(self) -> bool:
-        """Return whether the prepared corpus of the current files exists."""
+        """Return whether the prepared corpus exists and is up to date with the corpus files."""
         return self._check_store()[0]
 
     def _prepare_if_needed(self):
@@ -220,7 +220,7 @@ class Problem:
         from keras_transformer.data.tokenizers.loading import TOKENIZER_FILES, load_tokenizer
 
         if any((work.folder / name).is_file() for name in TOKENIZER_FILES):
-            # Do not learn again, which would take time and might give a different vocabulary.
+            # Reuse the vocabulary, because learning takes time and might give a different vocabulary.
             tokenizer, expected = load_tokenizer(work.folder), None
         else:
             tokenizer, expected = self.make_tokenizer(), self.expected_pairs
@@ -238,7 +238,7 @@ class Problem:
             UserError: `raw_dir` is not a folder.
         """
         files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
-        if self.raw_dir and not Path(self.raw_dir).is_dir():  # problems that read no files never open it
+        if self.raw_dir and not Path(self.raw_dir).is_dir():  # problems without files ignore `raw_dir`
             raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}. This problem does not need the flag.")
         checksums = {path: known["sha256"] for path, known in files.items()}
         code = [sha256(path) for path in Problem.corpus_files(self)]  # a code change may change the pairs
@@ -311,7 +311,7 @@ class Problem:
         return TokenBatches(pairs, plan, start=start, endless=training, **hidden)
 
     def _check_store(self):
-        """Return whether a prepared corpus of the current files exists, and a log message or None."""
+        """Return (whether the prepared corpus exists and is up to date, message to log or None)."""
         self.__dict__.pop("store", None)  # another process may have replaced it
         if not (self.prepared_dir / "manifest.json").is_file():
             return False, None

@@ -122,7 +122,7 @@ def _data_types(model, rows, source_length, target_length):
 
 @functools.cache
 def _listen():
-    """Start counting the hits of JAX's compilation cache in each thread."""
+    """Register a listener that counts the hits of JAX's compilation cache, separately for each thread."""
 
     def count(event, **_):
         if event == CACHE_HIT:

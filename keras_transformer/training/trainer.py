@@ -78,7 +78,7 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
 
 
 def _train_as_worker(workers, configure, problem, options, dry_run):
-    """Train as one of `workers`; `configure` returns the `Run` without writing it."""
+    """Train as one of the `workers`. The function `configure` returns a new or existing `Run` and writes no files."""
     with workers.leaving():
         run = configure()
         hparams = run.hparams
@@ -97,7 +97,7 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
             _dry_run(run, problem, batches, options, workers)
             return run
         with run.locked() if workers.is_chief else contextlib.nullcontext(), stop_request() as stop:
-            run = configure()  # again, because another process may have created the run in the meantime
+            run = configure()  # again, because another process may have created the run after the first call
             if workers.is_chief:
                 run.check_corpus()
             if workers.count > 1:
@@ -152,7 +152,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
                 "first weights": model_arrays(model),
             }
         )
-    if not start:  # check first, because a created run cannot change `keep_checkpoints`
+    if not start:  # before `create`, because a created run cannot change `keep_checkpoints`
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.create()
     batches = adapt_batches(model, batches)

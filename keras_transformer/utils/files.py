@@ -135,8 +135,8 @@ def work_directory(path, identity):
     """Create or reopen the hidden work directory of `path`, and hold a lock on it inside a `with` block.
 
     Other processes wait for the lock. If a process is killed, a later call with the same `identity` finds its files.
-    The function removes work directories with other identities. At the end of the block, it also removes the current
-    one unless `keep` is set.
+    The function removes work directories with other identities. At the end of the block, it also removes the
+    work directory of this call unless `keep` is set.
 
     Args:
         path: Path of the finished directory.

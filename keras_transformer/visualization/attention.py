@@ -65,9 +65,9 @@ class AttentionMaps:
     Attributes:
         source_text, target_text: The texts.
         source: `Tokens` of the source, including EOS.
-        target: `Tokens` of the decoder's output: the target, including EOS. They label the rows.
-        given: `Tokens` of the decoder's input: BOS, and the target without EOS. They label the columns of the
-            decoder's self-attention.
+        target: `Tokens` of the decoder's output: the target, including EOS. Each token has a row in `decoder` and
+            `cross`.
+        given: `Tokens` of the decoder's input: BOS, and the target without EOS. Each token has a column in `decoder`.
         encoder: float32 `[layers, heads, source_tokens, source_tokens]`.
         decoder: float32 `[layers, heads, target_tokens, target_tokens]`.
         cross: float32 `[layers, heads, target_tokens, source_tokens]`.
@@ -218,7 +218,7 @@ def view_data(maps, kind="cross", layer=None, heads=None, pieces=False):
 
 
 def inline(maps):
-    """Return HTML for a notebook, with the page in a frame that is tall enough for its words."""
+    """Return HTML that shows the attention page in a notebook, in a frame that is tall enough for all words."""
     rows = max(len(maps.source.words), len(maps.target.words)) + 1
     page = html.escape(attention_page(maps))
     return (

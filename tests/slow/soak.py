@@ -3,8 +3,9 @@
     python tests/slow/soak.py --kills=50 --json=docs/results/reliability.jsonl
 
 Every fourth signal is SIGTERM, and the others are SIGKILL. Each signal comes at a random moment after a new checkpoint,
-and every third one comes during a checkpoint write. The program exits with status 1 unless the weights, the optimizer
-state and the best checkpoint are identical after the requested number of kills.
+and every third one comes during a checkpoint write. The program exits with status 1 if fewer kills than
+requested happen, or if the weights, the optimizer state or the best checkpoint differ from those of the uninterrupted
+run.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from keras_transformer.runs.run import Run
 
 CHECKPOINT_STEPS = 10
 WRITE = 0.03
-"""Maximum seconds from the start of a checkpoint write to a signal. A write takes slightly longer."""
+"""Maximum time in seconds from the start of a checkpoint write to the signal, slightly shorter than a write."""
 
 
 def main(arguments):

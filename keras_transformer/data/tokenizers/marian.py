@@ -49,7 +49,7 @@ class MarianTokenizer(Tokenizer):
         return [self._to_ids(pieces) for pieces in self._target.encode(list(texts), out_type=str)]
 
     def decode(self, ids):
-        """Decode ids as a target or, if the target's model lacks one of their pieces, as a source (see `Tokenizer`)."""
+        """Decode ids as a source if only the source's model contains all their pieces, otherwise as a target."""
         rows = [self._text_pieces(row) for row in ids]
         return [self._side_of(row).decode_pieces(row) for row in rows]
 
@@ -60,7 +60,7 @@ class MarianTokenizer(Tokenizer):
         return [self._pieces[i] for i in ids if i not in (PAD, BOS, EOS)]
 
     def _side_of(self, pieces):
-        """Return the target's SentencePiece model, or the source's model if no other model has all the pieces."""
+        """Return the source's SentencePiece model if only this model contains all pieces, otherwise the target's."""
         for side in (self._target, self._source):
             if all(side.id_to_piece(side.piece_to_id(piece)) == piece for piece in pieces):
                 return side

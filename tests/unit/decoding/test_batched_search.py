@@ -34,7 +34,7 @@ def translator():
 
 @pytest.fixture
 def alone(translator):
-    """The translator with random weights, and with the trace count from just after compilation."""
+    """The translator with random weights. The trace count is reset to 1, its value after `compile_ahead`."""
     generator = np.random.default_rng(5)
     for variable in translator.model.trainable_variables:
         variable.assign(generator.normal(0, 0.6, variable.shape))

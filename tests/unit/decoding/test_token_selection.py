@@ -17,7 +17,7 @@ TENSORFLOW = keras.backend.backend() == "tensorflow"
 FEW, MANY = (40, 150) if TENSORFLOW else (6, 15)  # examples per test; fewer on JAX, which compiles each shape
 seeds = st.integers(0, 2**31)
 small, counts = st.integers(1, 4), st.integers(1, 24)
-# Vocabulary sizes below the threshold for blocks, at the threshold, and with and without an incomplete last block.
+# Vocabulary sizes below, at and above the threshold for blockwise top-k, with and without an incomplete last block.
 vocab_sizes = st.one_of(st.integers(1, 40), st.integers(4 * BLOCKS[0] - 3, 8 * BLOCKS[0] + 3), st.integers(500, 1500))
 
 
@@ -86,7 +86,7 @@ def test_blockwise_top_k_takes_first_of_equal_logits(vocab_size):
 
 @pytest.mark.parametrize("vocab_size", [10 * BLOCKS[0], 10 * BLOCKS[0] - 1, 10 * BLOCKS[0] - 15, 997])
 def test_blockwise_top_k_never_exceeds_vocabulary(vocab_size):
-    # All tokens but one are masked. They have the same logit as the padding of the last block.
+    # All tokens but one are masked. The masked tokens have the same logit as the padding of the last block.
     logits = np.full((1, vocab_size, vocab_size), NEG_INF, "float32")
     logits[0, np.arange(vocab_size), np.arange(vocab_size)] = 0
     symbols = array(blockwise_top_k(ops.convert_to_tensor(logits), 2)[1])[0]
@@ -245,7 +245,7 @@ class PlainTree:
         self.past = [np.zeros((batch, heads, 0, width), "float32")]
 
     def segment(self, path, steps):
-        """Run several steps of the search. Return the path and `recent`.
+        """Run several steps of the search. Return the path and a list with the array of new nodes.
 
         In each step, every beam adds a node, and the next beams are random copies of live beams. At the end, some beams
         die.
@@ -277,7 +277,7 @@ class PlainTree:
             np.testing.assert_array_equal(seen, np.array(self.histories[row][beam]))
 
     def number_of_nodes(self):
-        """Return the maximum number of distinct nodes in the live beams of a sentence."""
+        """Count the distinct nodes in the live beams of each sentence. Return the maximum."""
         living = [
             {key.tobytes() for beam in np.flatnonzero(row_alive) for key in histories[beam]}
             for row_alive, histories in zip(self.alive, self.histories)

@@ -204,7 +204,7 @@ class Digits(TranslationProblem):
 
 
 class Doubled(Digits):
-    """Unregistered subclass with a different corpus."""
+    """Unregistered subclass of `Digits` with a different corpus."""
 
     def pairs(self, split):
         return ((f"{source} {source}", target) for source, target in super().pairs(split))
@@ -300,7 +300,7 @@ def test_extra_train_keeps_vocabulary(tmp_path):
     assert more.tokenizer.to_bytes() == plain.tokenizer.to_bytes() and more.prepared_dir != plain.prepared_dir
     backwards = load_problem("parallel_text_rev", raw_dir=tmp_path, extra_train=f"{tmp_path}/taught", **where)
     assert stored(backwards) == [(target, source) for source, target in stored(more)]
-    # If validation files exist, no training pairs are held out. Changed text files are read again.
+    # With validation files, no training pairs are held out for validation. Changed text files are read again.
     write_text(tmp_path, "validation", pairs_of(3))
     for packed in tmp_path.glob("taught.*.gz"):
         packed.unlink()

@@ -305,7 +305,7 @@ def test_fit_again_continues_with_the_next_batch(problem, monkeypatch):
 
     read, getitem = [], TokenBatches.__getitem__
     monkeypatch.setattr(TokenBatches, "__getitem__", lambda self, i: read.append(self.start + i) or getitem(self, i))
-    if keras.backend.backend() == "tensorflow":  # only count updates, which is faster
+    if keras.backend.backend() == "tensorflow":  # to save time, only count updates
         monkeypatch.setattr(kt.Transformer, "train_step", train_step)
     batches, first = problem.batches("train", hparams, start=3), []
     for model in (kt.Transformer.from_hparams(hparams, problem) for _ in range(2)):
