@@ -5,8 +5,8 @@
 
 Workloads:
 
-- `plan`: time to open the plan of a corpus, make the first batch, start the second epoch, and resume at later steps.
-  The lengths are random, with a distribution like that of WMT.
+- `plan`: time to open the batch plan of a corpus, make the first batch, start the second epoch, and resume at later
+  steps. The lengths are random, with a distribution like that of WMT.
 - `mixing`: share of padding, and probability that two pairs that share a batch do so again in the next epoch.
 - `assembly`: speed of `TokenBatches` from a prepared corpus, without Keras.
 - `tf_data`, `jax`: speed of the same batches in Keras' `fit`, with a training step that does nothing.
@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parent / "engines"))
 
 WORKLOADS = ("plan", "mixing", "assembly", "tf_data", "jax")
 STEPS = (10, 1_000_000)
-"""Steps at which a run resumes."""
+"""Steps at which the workload `plan` resumes."""
 MIXED = (2_048, 8_192, 25_000)
 """Values of `batch_tokens` for the workload `mixing`."""
 VOCAB_SIZE = 32_000
@@ -77,7 +77,7 @@ def plan_runs(folder, sizes, flags):
 
 
 def batch_runs(folder, function, flags):
-    """Yield the result row of the workload that `function`, which is `assembly` or `fit`, measures."""
+    """Yield one result row with the measurements of `function`, which is `assembly` or `fit`."""
     path = Path(folder, "store")
     if not path.exists():
         in_process(write_store, path, flags.stored_pairs)
@@ -178,7 +178,7 @@ def plan(path, batch_tokens):
 
 
 def mixing(path, batch_tokens, max_shapes):
-    """Measure the padding of a plan, and how often two pairs that share a batch do so again in the next epoch."""
+    """Measure the padding of a `BatchPlan`, and how often pairs that share a batch do so again in the next epoch."""
     from keras_transformer.data.batch_plan import BatchPlan
     from keras_transformer.data.columns import Column
     from keras_transformer.data.length_index import LengthIndex

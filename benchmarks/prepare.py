@@ -57,7 +57,7 @@ def measure(folder, flags):
         report("writing the corpus")
         new = folder / "new"
         new.mkdir(parents=True)
-        for language in ALPHABETS:  # in separate processes, to exclude their memory
+        for language in ALPHABETS:  # separate processes, to exclude their memory from the measurements
             arguments = [f"--generate={language}", f"--folder={new}", f"--pairs={flags.pairs}"]
             subprocess.run([sys.executable, __file__, *arguments], check=True)
         os.replace(new, corpus)

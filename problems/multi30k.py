@@ -2,7 +2,7 @@
 
 The captions are published at github.com/multi30k/dataset. For `multi30k_ende_tok` without images, Wu et al. (2021,
 "Good for Misconceived Reasons") report 41.02 BLEU on test 2016 with Transformer-Tiny, the preset `tiny`. The results in
-docs/results use NFKC, which is the default here.
+docs/results use NFKC, the default normalization.
 
 `raw_dir` may contain the files train, val and test_2016_flickr, plain or compressed, in the folder itself or in its
 subfolders `raw` and `tok`. File names end in `.en`, `.de` or `.fr` for raw text, and in `.lc.norm.tok.en`,

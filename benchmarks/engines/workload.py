@@ -35,7 +35,7 @@ def training_batches(corpus):
 
 
 def wmt_lengths(count):
-    """Return lengths in tokens like those of English and German in WMT, as an integer array `[2, count]`.
+    """Return sentence lengths in tokens, similar to those of WMT English-German, as an integer array `[2, count]`.
 
     The distribution is log-normal with a median of 24. A target is typically up to 16% longer or shorter than its
     source.

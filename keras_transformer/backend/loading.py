@@ -53,7 +53,7 @@ def load_keras(optional=True):
 
 
 def chosen_backend():
-    """Return the backend named by KERAS_BACKEND, else the one in keras.json if installed, else any installed one.
+    """Return the backend in KERAS_BACKEND, else the one in keras.json if installed, else the first installed one.
 
     Raises:
         UserError: KERAS_BACKEND is not supported or not installed, or no backend is installed.

@@ -98,7 +98,7 @@ def _find(text):
 def _import(name, file):
     if file:
         if file.name != "__init__.py" and str(file.parent) not in sys.path:
-            # The plug-in may import files from its folder. At the end of the path, they shadow no other modules.
+            # Let the plug-in import files from its folder. At the end of sys.path, the folder shadows no other modules.
             sys.path.append(str(file.parent))
         return registry.load_file(file, name)  # the path serves as a unique module name
     importlib.invalidate_caches()  # otherwise, Python may overlook a new file

@@ -11,8 +11,9 @@ BLOCK = 1 << 20
 class LengthIndex:
     """Pairs of a corpus, grouped by their two lengths and sorted so that neighbours have similar lengths.
 
-    Groups are in ascending order of the length of their longer side. If this length is even, groups with long targets
-    come first; if it is odd, groups with long sources. Pairs with equal lengths keep their order.
+    Groups are in ascending order of the length of their longer side. If two groups are equal in
+    this length, the group with the longer targets comes first if the length is even, and last if it is odd. Pairs with
+    equal lengths keep their order.
 
     Args:
         source: int64 `[groups]`, source length of the pairs in each group, including EOS.

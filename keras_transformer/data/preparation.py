@@ -193,7 +193,7 @@ class _Lengths:
 
 
 def _count(dropped, reason, count, examples):
-    """Add dropped pairs to the count and to the examples of a reason."""
+    """Add the count and the examples of dropped pairs to the entry of `reason` in `dropped`."""
     total, known = dropped.get(reason, (0, []))
     dropped[reason] = total + count, (known + examples)[:EXAMPLES]
 

@@ -1,8 +1,8 @@
 """Beam search with a length penalty (§6.1), implemented as a state and a pure step function.
 
 The score of a hypothesis is log-probability / ((5 + length) / 6)^α, where the length includes EOS (Wu et al. 2016).
-Scores are comparable, because every hypothesis ends with EOS: at the length limit of a sentence, the search allows
-only EOS. `Translator.score` returns the same score for the same tokens.
+Every finished hypothesis ends with EOS, even at the length limit of a sentence, where the search allows only EOS. The
+scores are therefore comparable. `Translator.score` returns the same score for the same tokens.
 """
 
 from typing import Any, NamedTuple
@@ -136,7 +136,7 @@ def step(state, decode, inputs, options):
     extended = ops.where(
         ops.arange(ops.shape(state.tokens)[2])[None, None] == index, token[:, :, None], take_rows(state.tokens, beam)
     )  # [B, C, L]
-    # The totals of masked candidates contain NEG_INF, so they are below NEG_INF / 2. All other totals are above it.
+    # Only totals that contain NEG_INF, those of masked candidates, are below NEG_INF / 2.
     possible = best > NEG_INF / 2
 
     penalty = length_penalty(index + 1, inputs.alphas)[:, None]
@@ -213,7 +213,7 @@ def _extend(state, logits, inputs, options):
     beam_size, index = options.beam_size, state.index
     only = _only_token(index, inputs)[:, None]
     free = (only == PAD)[:, :, None]
-    # The next lines mask up to three candidates: PAD, BOS and sometimes EOS. With 2K + 3 candidates, 2K remain.
+    # The next lines mask PAD, BOS and sometimes EOS. From 2K + 3 tokens per hypothesis, at least 2K remain.
     allowed = _allowed(state, logits, inputs, options)
     log_p, tokens, normalizer = top_k_tokens(logits, allowed, 2 * beam_size + 3)
     legal = (tokens != PAD) & (tokens != BOS) & ((tokens != EOS) | (index >= options.min_length))
@@ -245,7 +245,8 @@ def _extend(state, logits, inputs, options):
         best, flat = _top(total, wanted)
     best = _first(best, ops.where(inputs.beams > 1, 2 * inputs.beams, 1))
     token = take(ops.reshape(tokens, (batch, -1)), flat)
-    if has_phrases(inputs):  # keep the first K that continue, because `step` chooses by log-probability
+    if has_phrases(inputs):
+        # Keep the first K unfinished candidates. Otherwise, `step` would ignore the banks and keep the K most probable.
         continuing = ops.cumsum(ops.cast(token != EOS, "int32"), axis=1)
         best = ops.where((token == EOS) | (continuing <= inputs.beams[:, None]), best, NEG_INF)
     return best, flat // count, token, normalizer
@@ -271,7 +272,7 @@ def _draw(state, logits, inputs, options):
 def _only_token(index, inputs):
     """Return the only allowed next token, int32 [B], or PAD if several are allowed.
 
-    The prefix allows only its next token. At a sentence's length limit, only EOS is allowed.
+    Within the prefix, only its token at `index` is allowed. At the length limit, only EOS is allowed.
     """
     length = ops.shape(inputs.prefix)[1]
     given = ops.take(inputs.prefix, ops.minimum(index, length - 1), axis=1)

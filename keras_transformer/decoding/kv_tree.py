@@ -4,9 +4,9 @@ Beams with a common prefix share the nodes of the prefix. The path of a beam mar
 form an array, bool `[batch, beams, nodes]`. To reorder hypotheses, the search reorders only their paths and does not
 copy keys and values.
 
-Two arrays contain the nodes: `past` is constant during a segment of the search, and each step writes one node per
-beam to `recent`. Between segments, `compact` joins both arrays into a new `past` and drops the nodes that are not on
-any path. Usually one node per position remains.
+The search runs in segments of several steps. Two arrays contain the nodes: `past` is constant during a segment, and
+each step writes one node per beam to `recent`. Between segments, `compact` joins both arrays into a new `past` and
+drops the nodes that are not on any path. Usually one node per position remains.
 """
 
 import numpy as np

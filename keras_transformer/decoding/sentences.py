@@ -9,8 +9,8 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import UNSPACED
 
 CJK = "\u3000"
-"""Character that precedes all Chinese and Japanese characters in Unicode. `UNSPACED` also matches characters before it,
-of scripts with spaces between sentences, such as Thai."""
+"""Character that separates the scripts of `UNSPACED` in Unicode. Chinese and Japanese come after it. Scripts that have
+spaces between sentences but not between words, such as Thai, come before it."""
 
 
 def split_texts(texts, language, keep_spans=False):

@@ -85,7 +85,10 @@ class GraphTrees(GraphSentencePiece):
         return tf.ragged.boolean_mask(self._ids.lookup(names), given)
 
     def decode_outputs(self, sources, ids):
-        """Decode the ragged ids of complete trees into bracketed trees. A row without ids becomes a flat tree."""
+        """Decode the ragged ids of complete trees into bracketed trees.
+
+        A row without ids becomes a flat tree of the words in its source.
+        """
         words = split_words(sources)
         words = words.with_flat_values(_replaced(words.flat_values, ESCAPED))
         flat = tf.strings.join(["(TOP", tf.strings.reduce_join(_leaves(words), axis=-1), ")"])

@@ -52,8 +52,9 @@ def export_saved_model(
       `[batch, nbest]`, and `tokens`, int32 `[batch, nbest, length]`. Each row of `tokens` ends in EOS and is padded
       with PAD. Missing translations are "" with a score of −1e9. The translation of a blank text is "" with a score of
       0 and no tokens.
-    - `translate_with_options` does the same, with the additional inputs `beam_size` and `nbest`, int32, and `alpha`,
-      float32. Each of these inputs contains one value for all texts, `[1]`, or one value per text, `[batch]`.
+    - `translate_with_options` does the same as `serving_default`, with the additional inputs `beam_size` and `nbest`,
+      int32, and `alpha`, float32. Each of these inputs contains one value for all texts, `[1]`, or one value per text,
+      `[batch]`.
     - `translate_ids` takes `ids`, int32 `[batch, length]`, padded with PAD, and returns `scores` and `tokens`. `ids`
       may contain BOS and EOS.
     - `score_pairs` takes `inputs` and `targets`, strings `[batch]`. It returns `log_probabilities` and `scores`,
@@ -110,7 +111,7 @@ class TextTranslator(tf.Module):
         self._search = GraphBeamSearch(translator.models).search
         if self._constraint:
             self._word_starts = tf.constant(translator.tokenizer.word_starts)
-        # All signatures share `translated`. Without the lambda, which hides it, the SavedModel would contain it twice.
+        # The signatures share `translated`. The lambda hides it from `tf.saved_model.save`, which would store it twice.
         translated = tf.function(self._translated_batch, autograph=False)
         self._translated = lambda *arguments: translated(*arguments)
         # The SavedModel stores only the variables that this module tracks.
@@ -178,7 +179,7 @@ class TextTranslator(tf.Module):
         }
 
     def _fixed(self, rows):
-        """Return the export's beam size as a scalar, then the beam size, α and nbest as one value per row."""
+        """Return the exported beam size as a number, and the exported beam size, α and nbest as arrays `[batch]`."""
         numbers = (self._options.beam_size, self._options.alpha, self._options.nbest)
         return self._options.beam_size, *(tf.fill(tf.shape(rows), number) for number in numbers)
 

@@ -17,7 +17,7 @@ SACREBLEU = {
     "chrF": ("CHRF", {}),
 }
 TRANSLATION_METRICS = {"bleu": "sacreBLEU", "chrf": "chrF"}
-"""{value of the hyperparameter `best_metric`: name of the score}, for the scores of translations."""
+"""Values of the hyperparameter `best_metric` that score translations, {value: name of the score}."""
 EXACT_MATCH = "exact match"
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none")
 """sacreBLEU's tokenizers. `flores101`, `flores200` and `spBLEU-1K` download a SentencePiece model when first used."""
@@ -25,7 +25,7 @@ BY_LANGUAGE = {
     "zh": "zh", "yue": "zh", "wuu": "zh", "ja": "ja-mecab", "ko": "ko-mecab",
     **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char"),
 }  # fmt: skip
-"""{language code: tokenizer} for languages that 13a cannot segment, most of which have no spaces between words."""
+"""{language code: tokenizer} for languages that sacreBLEU's default tokenizer, 13a, cannot segment."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +78,9 @@ def exact_match(hypotheses, references):
 def tokenizer_for(language):
     """Return the name of sacreBLEU's tokenizer for a target language.
 
-    BLEU counts words. Languages without spaces between words need their own tokenizer, because 13a treats a whole
-    Chinese sentence as one word. If the package of the Japanese or Korean tokenizer is missing, BLEU counts characters
-    and a warning names the package. The signature of each score names its tokenizer.
+    BLEU counts words. Languages without spaces between words need their own tokenizer, because the default, 13a, treats
+    a whole Chinese sentence as one word. If the package of the Japanese or Korean tokenizer is missing, BLEU counts
+    characters and a warning names the package. The signature of each score names its tokenizer.
 
     Args:
         language: Code of the language, such as "zh", "zh_TW" or "ja-JP".

@@ -46,7 +46,7 @@ def to_keras_input(model, batches, endless):
 
     def worker_dataset(context):
         workers = context.num_input_pipelines
-        # The dataset can be endless, because `count_steps` limits the number of batches.
+        # Always endless: Keras stops evaluations after the number of batches that `count_steps` returns.
         part = batches.replace(part=(context.input_pipeline_id, workers), endless=True)
         return part.as_dataset(context.num_replicas_in_sync // workers)
 
@@ -83,5 +83,5 @@ def count_steps(model, batches):
 
 
 def _num_replicas(model):
-    """Return the number of replicas on TensorFlow."""
+    """Return the number of replicas of a model on TensorFlow."""
     return model.distribute_strategy.num_replicas_in_sync if model.distribute_strategy else 1

@@ -95,7 +95,8 @@ class TensorFlowSteps:
 class JaxSteps:
     """Stateless steps, which map the values of variables to their next values.
 
-    The state of a training step is (trainable, other, optimizer, metrics), lists of the values of these variables.
+    The state of a training step is (trainable, other, optimizer, metrics): lists with the values of the model's
+    trainable and other variables, the optimizer's variables and the metrics' variables.
 
     Attributes:
         jitted_train_step: The compiled `train_step` that `fit` calls, or None before the first call to `fit`.
@@ -139,7 +140,7 @@ class JaxSteps:
         """Return the scaled loss, and the next values of the non-trainable variables and of the metrics' variables."""
         variables = [*self.trainable_variables, *self.non_trainable_variables, *self.metrics_variables]
         values = [*trainable, *other, *metrics]
-        if training:  # the loss scale is a variable of the optimizer
+        if training:  # `scale_loss` reads the loss scale, a variable of the optimizer
             variables, values = variables + self.optimizer.variables, values + optimizer
         with keras.StatelessScope(zip(variables, values)) as scope:
             loss = self.loss_of(*batch, training=training)

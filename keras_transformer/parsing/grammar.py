@@ -62,7 +62,7 @@ class Grammar:
         if not depth and len(prefix):
             allowed[self.eos] = True
             return allowed
-        room_for_more = room >= left + depth + 3  # 3 for both brackets of the constituent, and EOS
+        room_for_more = room >= left + depth + 3  # 3: both brackets of the new constituent, and EOS
         if left and chain < LONGEST_CHAIN and depth < DEEPEST - 2 and room_for_more:
             allowed |= self.kinds == OPEN
         if left and depth:

@@ -2,7 +2,8 @@
 
 The words of a sentence are its terminals, `(TAG word)`, except those with a deleted tag. Every other bracket has a span
 of words and a label, which ends before the first "-" or "=". EVALB ignores brackets with an empty span or a deleted
-label. A test bracket matches a gold bracket with the same span and label. Each bracket has at most one match.
+label. The parameter DELETE_LABEL lists the deleted tags and labels. A test bracket matches a gold bracket with the same
+span and label. Each bracket has at most one match.
 """
 
 import dataclasses
@@ -159,7 +160,7 @@ def _read_side(text, parameters):
 def _read_brackets(text):
     """Return (tag, word) for the terminals of a line, and (label, start, end) for other brackets, outer brackets first.
 
-    The function is not recursive, because brackets in parser output may be nested too deeply.
+    The function uses a stack, because deeply nested brackets would exceed Python's recursion limit.
     """
     terminals, brackets, stack = [], [], []
     for token in _TOKEN.finditer(text):

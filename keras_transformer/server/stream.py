@@ -1,4 +1,4 @@
-"""Answers that are sent in parts, one JSON object per line."""
+"""Responses that the server sends in parts, one JSON object per line."""
 
 import contextlib
 import json
@@ -15,12 +15,12 @@ class StreamedObjects(StreamingResponse):
     """Response with one JSON object per line.
 
     If an object cannot be computed, the last line describes the error, because the HTTP status has already been sent.
-    At the end, the entry `final_status` of the scope contains the status of the response or of this error, or 499 if
-    the client has disconnected. A `TimeoutError` propagates to `LimitRequests`.
+    At the end, the entry `final_status` of the ASGI scope contains the HTTP status: that of the response, that of the
+    error, or 499 if the client has disconnected. A `TimeoutError` propagates to `LimitRequests`.
 
     Args:
         first: The first object.
-        others: Async generator of the other objects. It is closed at the end, or when the client disconnects.
+        others: Async generator of the other objects. The response closes it at the end or if the client disconnects.
     """
 
     media_type = "application/x-ndjson"
@@ -55,7 +55,7 @@ def json_line(content):
 
 
 def describe_error(error):
-    """Return the status and the message of an exception, without details of the server's machine."""
+    """Return the HTTP status and the message for an exception, without details of the server's machine."""
     if isinstance(error, UserError):
         return (500 if isinstance(error, NonFiniteOutputs) else 422), str(error)[:250]
     return 500, "Something went wrong on the server. Its log has the details."

@@ -50,15 +50,15 @@ def compile_arguments(
 
     Args:
         hparams: `HParams`, which define the schedule, Adam, label smoothing (§5.3, §5.4) and R-Drop.
-        accumulate: Number of micro-batches whose gradients are added before an update. The update stays the same.
+        accumulate: Number of micro-batches per update. The sum of their gradients is the gradient of the whole batch.
         jit_compile: Whether XLA compiles the step, once per shape. "auto" leaves the choice to Keras, which does not
             compile on the CPU with TensorFlow.
-        remat: Whether the backward pass recomputes layers to save memory. The update stays the same.
+        remat: Whether the backward pass recomputes layers to save memory, which does not change the update.
     """
     optimizer = GuardedAdam(
         make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon,
         clip_norm=hparams.clip_norm, ema_decay=hparams.ema_decay,
-        name="adam",  # otherwise the second optimizer of a process, adam_1, cannot load a checkpoint
+        name="adam",  # otherwise Keras calls a second optimizer adam_1, which cannot load checkpoints
     )  # fmt: skip
     loss = SmoothedCrossEntropy(hparams.label_smoothing, r_drop=hparams.r_drop)
     return {

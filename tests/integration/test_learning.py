@@ -7,7 +7,7 @@ import keras_transformer as kt
 
 @pytest.mark.backend
 def test_model_learns_to_reverse_unseen_sequences(fresh_seed, tmp_path):
-    """Learn to reverse sequences of up to 4 symbols. β2 is larger than usual, because batches are few and small."""
+    """Learn to reverse sequences of up to 4 symbols. β2 is larger than in the paper, because the batches are small."""
     problem = kt.problem("reverse", data_dir=tmp_path, num_symbols=8, longest=4, train_pairs=3000)
     hparams = kt.HParams(
         num_layers=1, d_model=48, d_ff=96, num_heads=4, dropout=0, learning_rate_scale=0.2, warmup_steps=100,

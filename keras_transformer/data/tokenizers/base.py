@@ -66,7 +66,7 @@ class Tokenizer:
         return self.encode(texts)
 
     def encode_prefixes(self, texts):
-        """Return the ids of each prefix that a target must begin with."""
+        """Return the ids of each target prefix. By default, prefixes are encoded like complete targets."""
         return self.encode_targets(texts)
 
     def resegment(self, ids, rate, seed):
@@ -91,7 +91,7 @@ class Tokenizer:
         return self.decode(ids)
 
     def reverse(self):
-        """Return the tokenizer for the opposite direction, with the same ids. By default, it is the same object."""
+        """Return the tokenizer for the opposite direction, with the same ids. By default, return `self`."""
         return self
 
     def pieces(self, ids):

@@ -21,7 +21,7 @@ from keras_transformer.data.tokenizers.base import (
 from keras_transformer.utils.errors import UserError
 
 SAMPLE = 4_000_000
-"""Maximum number of randomly drawn sentences from which to learn."""
+"""Maximum number of sentences to learn from. SentencePiece draws them at random from a larger text."""
 LONGEST = 2**30
 """Maximum size of a training sentence in bytes. By default, SentencePiece ignores sentences above 4,192 bytes."""
 LONG_WORD = re.compile(r"(\S{10000})")
@@ -58,7 +58,7 @@ class VocabularyOptions:
     symbols: tuple[str, ...] = ()
 
     def automatic(self, texts):
-        """Replace values of None with values that depend on the texts, and return the options.
+        """Return a copy of the options in which values that depend on the texts replace None.
 
         Args:
             texts: Iterable of the training texts.

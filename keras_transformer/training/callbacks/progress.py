@@ -42,7 +42,7 @@ class ProgressLogger(StepCallback):
         self.begin_line()
 
     def begin_line(self):
-        """Reset the counters of a line: updates, tokens, tokens with padding, floating point operations."""
+        """Reset the counters for the next log line: updates, tokens, tokens with padding, floating point operations."""
         self.new_steps, self.new_tokens, self.new_padded, self.new_flops = 0, 0, 0, 0
         self.first_uses, self.first_seconds = 0, 0.0  # number and time of updates that compiled a shape
 
@@ -77,9 +77,9 @@ class ProgressLogger(StepCallback):
             logger.info(f"  compiled the update for {shape} in {seconds:.1f} s")
 
     def seconds_of(self, updates, seconds):
-        """Estimate the time of `updates` updates in seconds. The updates of this line took `seconds` seconds.
+        """Estimate the time of `updates` updates in seconds. Those of the current log line took `seconds` seconds.
 
-        The estimate excludes updates that compiled a shape, unless all updates of this line did.
+        The estimate excludes updates that compiled a shape, unless all updates of the line did.
         """
         if self.first_uses < self.new_steps:
             return updates * (seconds - self.first_seconds) / (self.new_steps - self.first_uses)

@@ -272,7 +272,7 @@ def test_unused_window_is_rejected():
 
 def test_custom_attention_needs_no_window_or_flops(monkeypatch):
     class Plain(keras.layers.Layer):
-        """Attention that has the arguments and the `call` of `MultiHeadAttention`, and nothing else."""
+        """Attention with the constructor and `call` arguments of `MultiHeadAttention`, and no other methods."""
 
         def __init__(self, d_model, num_heads, d_k, d_v, dropout=0.0, seed=None, **kwargs):
             super().__init__(**kwargs)

@@ -179,6 +179,7 @@ def test_fused_loss_label_gradient_keeps_precision(dtype):
     weights = np.ones(vocab_size, "float32")
     inputs = ops.cast(states, dtype), table, labels, weights
     *_, grad_states, grad_table = found(*inputs, smoothing, scale=1.0)
-    # If 0.90002 were rounded before 0.1 / 11 + 0.9 is subtracted, the difference would change by a sixth.
+    # The target of the label is 0.1 / 11 + 0.9. If 0.90002 were rounded before the subtraction of this target, the
+    # difference would change by a sixth.
     for value, wanted in ((grad_states, grad_logits @ table), (grad_table, grad_logits.T @ states)):
         np.testing.assert_allclose(value, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())

@@ -21,7 +21,7 @@ def test_trees_as_lines_keeps_balanced_lines():
 def test_trees_as_lines_keeps_unbalanced_parse_separate():
     lines = ["(S (N a)", "", "(S (N a))", "(S (N a)))"]
     assert trees_as_lines(lines, "a.parse", sentences=4) == lines
-    # Unless `sentences` is the number of lines, unbalanced lines are parts of a tree that spans several lines.
+    # Unless `sentences` is the number of lines, unbalanced lines count as parts of one tree.
     assert trees_as_lines(lines, "a.parse") == trees_as_lines(lines, "a.parse", 3) == ["(S (N a) (S (N a)) (S (N a)))"]
 
 

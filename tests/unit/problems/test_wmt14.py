@@ -47,7 +47,7 @@ def with_entities(pairs):
 
 
 def without_entities(pairs, split):
-    """Return the pairs that a problem should read. It must not decode SGML entities in the training split."""
+    """Return the pairs that a problem should read. The problem must not decode entities in the training split."""
     return [*pairs[:-1], (STORED, STORED) if split == "train" else (READ, READ)]
 
 

@@ -169,7 +169,7 @@ def test_batcher_speed_ignores_small_gradual_batches():
         async with batcher.running():
             with batcher.queued(range(30), [1] * 30, gradually=True) as futures:
                 await futures[0]
-                # At the 20 items per second of the first batch, the waiting items would take too long.
+                # At the speed of the first batch, 20 items per second, the waiting items would take more than 2 s.
                 await batcher.results(range(60), [1] * 60, seconds=2)
 
     asyncio.run(everything())
