@@ -3,8 +3,8 @@
     python benchmarks/checkpoints.py --json=docs/results/checkpoints.jsonl
 
 As in training, a checkpoint contains the weights, their moving average and the optimizer state. The share assumes the
-default checkpoint interval and updates of at most `--tokens` source tokens and as many target tokens. Most runs make
-larger updates, so their share is smaller.
+default checkpoint interval and updates of at most `--tokens` source tokens and as many target tokens. Most runs have
+larger updates, which take longer, so checkpoint writes have a smaller share of their time.
 """
 
 import tempfile

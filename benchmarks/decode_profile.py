@@ -4,8 +4,8 @@
 
 The program translates the batch once before the profile, so the times exclude tracing and compilation. The time of a
 kind of operation is the sum over all operations of that kind. Operations in several threads may overlap, so shares are
-more meaningful than seconds. An operation that XLA has fused appears under XLA's name. The rate of matrix
-products counts their floating-point operations without padding.
+more meaningful than seconds. Operations that XLA has fused appear as one operation with a name from XLA. The rate of
+matrix products is their number of floating-point operations per second, without operations on padding.
 """
 
 import collections
@@ -41,7 +41,7 @@ def main(arguments):
 
 
 def measure(workload, mode, precision):
-    """Profile a workload in one mode and return its result row."""
+    """Profile a workload with XLA (mode "xla") or without (mode "graph"), and return its result row."""
     import run_keras_transformer as engine
     import tensorflow as tf
 
@@ -76,7 +76,7 @@ def product_flops(workload):
     d, inner, beams = h.d_model, h.d_ff, decode.BEAM_SIZE
     encoder = 2 * rows * source * h.num_layers * (4 * d * d + 2 * d * inner + 2 * source * d)
     memory = 2 * rows * source * h.decoder_depth * 2 * d * d
-    steps = (decode.LENGTH + 1) * beams - (beams - 1)  # the first step has one beam
+    steps = (decode.LENGTH + 1) * beams - (beams - 1)  # the first step computes one beam per sentence
     step = h.decoder_depth * (6 * d * d + 2 * d * inner + 2 * source * d) + vocab_size * d
     return encoder + memory + 2 * rows * steps * step
 

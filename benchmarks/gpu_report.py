@@ -41,13 +41,13 @@ FULL = {
     "side": 8192, "models": ("base", "big"), "base": {}, "big": {}, "batch_tokens": 25_000, "length": 32, "updates": 60,
     "max_shapes": 8, "vocab_size": VOCAB_SIZE, "sentences": 512, "output_length": 30, "train_steps": 1500,
 }  # fmt: skip
-"""Sizes of matrices, models, batches and outputs, and numbers of updates, without `--miniature`."""
+"""Settings without `--miniature`: sizes of matrices, models, batches and outputs, and numbers of updates."""
 TINY = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
 MINIATURE = {
     "side": 128, "models": ("base", "big"), "base": TINY, "big": TINY, "batch_tokens": 256, "length": 8, "updates": 3,
     "max_shapes": 2, "vocab_size": 60, "sentences": 4, "output_length": 5, "train_steps": 2,
 }  # fmt: skip
-"""Sizes for `--miniature`, with which the program takes about a minute on a CPU."""
+"""Settings with `--miniature`, with which the program takes about a minute on a CPU."""
 
 
 def main(arguments):
@@ -72,7 +72,7 @@ def main(arguments):
 
 
 def cases(workload, sizes):
-    """Return a list with the arguments of each measurement of a workload."""
+    """Return a list with one tuple per measurement of a workload: the arguments after `sizes`."""
     if workload == "train":
         return [(name, lengths) for name in sizes["models"] for lengths in ("wmt", "fixed")]
     if workload == "phases":
@@ -135,7 +135,7 @@ def train(sizes, name, lengths):
 
 
 def phases(sizes, name):
-    """Measure the forward pass and the whole update, in seconds, for one batch on the device."""
+    """Measure the time in seconds of a forward pass and of a whole update. The batch is already on the device."""
     import jax
 
     model, hparams = compiled_model(sizes, name)
@@ -229,7 +229,7 @@ def learn(sizes, flags):
 
 
 def compiled_model(sizes, name):
-    """Return (compiled model in bfloat16, hparams)."""
+    """Return (model, hparams) for a preset. The model is compiled and computes in bfloat16."""
     import keras
 
     import keras_transformer as kt
@@ -243,7 +243,7 @@ def compiled_model(sizes, name):
 
 
 def example(model, hparams, length):
-    """Return (state of a training step, batch of random tokens), both on the device."""
+    """Return (state, batch of random tokens), the arguments of `train_step` of Keras on JAX. Both are on the device."""
     import jax
     import numpy as np
 
@@ -282,7 +282,7 @@ def page(rows):
 
 
 def text_of(value):
-    """Return a measurement as text."""
+    """Return a measurement as text for a cell of a Markdown table."""
     return f"{value:,.4g}" if isinstance(value, float) else str(value).replace("|", "/")
 
 

@@ -16,7 +16,7 @@ CONTAINERS = re.compile(
 def profile(function):
     """Profile a call to a function. Return (wall-clock seconds, [(operation name, kind, seconds), ...]).
 
-    Operations that XLA has fused appear under XLA's names.
+    Operations that XLA has fused appear as one operation with a name from XLA.
     """
     import tensorflow as tf
     from tensorflow.tsl.profiler.protobuf import xplane_pb2

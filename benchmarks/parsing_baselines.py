@@ -7,9 +7,9 @@ Only final punctuation is attached to the root. All constituents have the most f
 
 `pcfg` uses the rules of the training trees with their relative frequencies. The labels of constituents and parts of
 speech include the parent's label, as in Klein and Manning (2003), "Accurate Unlexicalized Parsing". Rules are
-binarized: the remaining children of a rule depend on its label and the previous two children. CKY finds the most
-probable parse of the constituents within `BEAM`, or of all constituents if the beam leaves no parse. Sentences without
-a parse, or with more than `--max_words` words, get their right-branching tree. The column `fallbacks` counts these
+binarized: the remaining children of a rule depend on its label and the previous two children. CKY with a beam (`BEAM`)
+finds the most probable parse. If the beam leaves no parse, CKY runs again without a beam. Sentences that still have no
+parse, or have more than `--max_words` words, get their right-branching tree. The column `fallbacks` counts these
 sentences.
 
 Both parsers see only the words. As in EVALB, a sentence with a wrongly tagged punctuation mark is an error sentence,
@@ -40,8 +40,9 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
 HISTORY = 2  # number of previous children on which the remaining children of a rule depend
-RARE = 2  # words up to this frequency stand for unknown words
-KNOWN_WEIGHT, KIND_WEIGHT = 0.5, 2.0  # pseudo-counts of the word's kind and of all rare words, for smoothing
+RARE = 2  # training words that occur at most this often represent unknown words
+# Pseudo-counts that smooth the tags of a word with those of its kind, and the tags of a kind with those of rare words.
+KNOWN_WEIGHT, KIND_WEIGHT = 0.5, 2.0
 BEAM = 10.0  # maximum distance of a constituent from the best one over the same words, in nats
 PUNCTUATION = Parameters().delete_labels
 FIGURES = ("f1", "f1_of_all_sentences", "recall", "precision", "complete_match", "tagging_accuracy")
@@ -80,7 +81,7 @@ def main(arguments):
     ]
     shown = ("part", "parser", *FIGURES, "sentences", "errors", "fallbacks", "seconds")
     report_table(shown, *([str(row[column]) for column in shown] for row in rows))
-    load_keras()  # before `add_row` imports Keras, because `load_keras` hides TensorFlow's messages
+    load_keras()  # hides TensorFlow's messages, so call it before `add_row` imports Keras
     for row in rows:
         add_row({"benchmark": "parsing_baselines", **row}, flags.json)
 
@@ -95,7 +96,7 @@ class Parse(NamedTuple):
 
 def gold_trees(problem, split):
     """Return [(treebank, `Tree`), ...] for a split. The treebank is a prefix of the file name, such as "wsj"."""
-    if split not in getattr(problem, "files", {}):  # for example, toy_parsing generates its trees
+    if split not in getattr(problem, "files", {}):  # some problems, such as toy_parsing, generate trees
         return [("", tree) for tree in problem.trees(split)]
     return [
         (path.name.partition("_")[0].lower(), tree)
@@ -116,7 +117,7 @@ def parse_all(parser, golds):
 
 
 def figures(golds, parses, part):
-    """Return the scores of the parses of one treebank, or of all treebanks if `part` is "all"."""
+    """Return the scores of the parses of the treebank `part`, or of all treebanks if `part` is "all"."""
     pairs = [(gold, parse) for (treebank, gold), parse in zip(golds, parses) if part in ("all", treebank)]
     result = parseval([str(gold) for gold, _ in pairs], [str(parse.tree) for _, parse in pairs])
     return {
@@ -182,7 +183,7 @@ ROOT = Symbol("")
 
 
 def binarize(tree):
-    """Return a binarized `Tree` below `ROOT`, with `Symbol`s as labels and at most two children per node."""
+    """Return a binarized `Tree`, with `ROOT` at the top, `Symbol`s as labels and at most two children per node."""
 
     def annotate(tree, parent):
         symbol = Symbol(tree.label, parent)
@@ -244,7 +245,7 @@ class Lexicon:
         return {symbol: math.log(p * total / self.symbols[symbol]) for symbol, p in self.probabilities(word).items()}
 
     def most_probable_tag(self, word):
-        """Return the most probable part of speech of a word. Its probability is summed over all parents."""
+        """Return the most probable part of speech of a word, after adding the probabilities for all parent labels."""
         tags = Counter()
         for symbol, probability in self.probabilities(word).items():
             tags[symbol.label] += probability

@@ -4,10 +4,10 @@
     python benchmarks/serve.py --run=runs/multi30k --clients=64 --seconds=600 --json=docs/results/serve.jsonl
 
 The benchmark starts `python -m keras_transformer.serve` in a process on this machine. Each client sends one test
-sentence at a time without a pause. All clients run in the process of the benchmark and use part of the cores. `wrong`
-counts the answers that differ from the output of `Translator`. Latencies are measured from request to answer, in
-milliseconds. The benchmark samples the server's memory every ten seconds. `memory_mb` contains the values after a tenth
-of the time and at the end.
+sentence after the other without pauses. All clients run in the process of the benchmark and use part of the cores.
+`wrong` counts the answers that differ from the output of `Translator`. Latencies are measured from request to answer,
+in milliseconds. The benchmark samples the server's memory every ten seconds. `memory_mb` contains two samples: after a
+tenth of the time and at the end.
 """
 
 import http.client
@@ -28,7 +28,7 @@ from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 
 ENGINES = ("keras", "ctranslate2")
-WARM_UP = 5  # seconds before the measurement starts
+WARM_UP = 5  # seconds of requests before the measurement
 
 
 def main(arguments):
@@ -107,7 +107,7 @@ class Server:
     def load(self, questions, clients, seconds, stream=False):
         """Let clients send requests for some time. Return the latencies in milliseconds and other measurements.
 
-        `first_lines` contains the time to the first line of each answer, which is shorter if `stream` is true.
+        `first_lines` contains the times to the first lines of the answers. Streaming (`stream`) makes them shorter.
         """
         first = time.monotonic()
         latencies, first_lines, wrong, errors = [], [], [], []
@@ -122,7 +122,7 @@ class Server:
                     answer, arrival = translation(connection, text, stream)
                 except (OSError, ValueError, http.client.HTTPException) as error:
                     errors.append(error)
-                    connection.close()  # the next request reconnects
+                    connection.close()  # `connection` reconnects at the next request
                     continue
                 latencies.append(1000 * (time.monotonic() - began))
                 first_lines.append(1000 * (arrival - began))

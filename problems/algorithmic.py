@@ -9,7 +9,8 @@ from keras_transformer.tasks.problem import Problem, setting
 from keras_transformer.utils.errors import UserError
 
 PAIRS = {"train": None, "validation": 200, "test": 500}
-DRAWS = 1000  # maximum number of attempts to draw a sequence of a split; by default, at least one in ten succeeds
+# Maximum number of random sequences until one is in the given split. With default settings, at least one in ten is.
+DRAWS = 1000
 
 
 @dataclasses.dataclass(kw_only=True)

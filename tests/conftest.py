@@ -51,14 +51,14 @@ import keras  # noqa: E402
 
 make_devices()
 ON_JAX = keras.backend.backend() == "jax"
-if not ON_JAX:  # garbage collection takes 20% of the time, because graphs have many objects
+if not ON_JAX:  # garbage collection would take 20% of the time, because graphs have many objects
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def free_compiled_programs():
-    """Free JAX's compiled programs after each test file. Linux limits their memory maps to 65,530 per process."""
+    """Free JAX's compiled programs after each test file. They use memory maps, and Linux allows 65,530 per process."""
     yield
     if ON_JAX:
         import jax

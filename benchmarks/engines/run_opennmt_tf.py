@@ -19,7 +19,8 @@ import opennmt  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 ROWS = [0, 2, 1]
-"""This project's ids of PAD, BOS and EOS, whose ids in OpenNMT-tf are 0, 1 and 2. All other ids are equal."""
+"""Ids in this project of PAD, BOS and EOS, which have the ids 0, 1 and 2 in OpenNMT-tf. All other tokens have the same
+ids in both."""
 
 
 class Interleaved(opennmt.layers.PositionEncoder):

@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, command, example, description):
         super().__init__(
             prog=f"python -m keras_transformer.{command}",
-            usage=argparse.SUPPRESS,  # the usage line would list too many flags; the help has an example
+            usage=argparse.SUPPRESS,  # instead of a long line with all flags, the help shows an example
             description=f"Example: python -m keras_transformer.{command} {example}\n\n{description}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
             for text in given if isinstance(given, list) else [given]:
                 if isinstance(text, str) and not text.strip():
                     self.error(f"--{action.dest} must not be empty")
-                if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # surrogates, from invalid UTF-8
+                if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # Python's form of invalid UTF-8
                     self.error(f"--{action.dest} must be UTF-8, got {text!r}")
         for plugin in values.plugin:
             load_plugin(plugin)
@@ -97,7 +97,7 @@ def run_command(main):
     except OSError as error:
         if error.errno in FULL_DISK:
             advice = "; free some space and run the command again"
-        elif error.filename and not hasattr(error, "__notes__"):  # errors of plug-ins have notes
+        elif error.filename and not hasattr(error, "__notes__"):  # a plug-in error has notes and needs a traceback
             advice = f": {error.filename}"
         else:
             raise
@@ -170,7 +170,7 @@ def add_run_flags(parser, required=True, ensemble=False):
 
 
 def add_decoding_flags(parser, grammar=True):
-    """Add the flags of beam search. With `grammar`, also add the flags against repetition and for parsers."""
+    """Add the flags of beam search. If `grammar` is true, add the flags against repetition and for parsers."""
     parser.add_argument("--beam_size", type=beam_size, help="beams per sentence (default: hparams of the run)")
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(

@@ -34,10 +34,10 @@ SERIAL_PAIRS = 50_000
 MAX_WORKERS = 8
 """Maximum number of workers, each of which needs 0.1 GB of memory. With more, reading the corpus is the bottleneck."""
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
-"""Maximum number of examples for each reason to drop pairs, and of characters on each side of an example."""
+"""Maximum number of examples for each reason to drop pairs, and maximum number of characters per side of an example."""
 
 _tokenizer = None
-"""The tokenizer of a worker process."""
+"""Tokenizer in a worker process. In the main process, it is None."""
 
 
 class Noise(NamedTuple):
@@ -88,7 +88,7 @@ def encode_pairs(tokenizer, pairs, pair_filter, noise=NO_NOISE, first=0):
     """
     sources, targets = zip(*pairs)
     sides = [tokenizer.encode(sources), tokenizer.encode_targets(targets)]
-    lengths = [*map(_lengths, sides)]  # without noise, which must not affect the filters
+    lengths = [*map(_lengths, sides)]  # before adding noise, which must not affect the filters
     drops = pair_filter.by_pair(pairs, np.stack(lengths))
     dropped = {reason: [int(rows.sum()), examples_of(pairs, rows)] for reason, rows in drops.items()}
     if any(count for count, _ in dropped.values()):
@@ -213,7 +213,7 @@ def without_ctrl_c():
     multiprocessing.resource_tracker.ensure_running()  # starting the tracker inside the block would unblock SIGINT
     received, handler = [], None
     if threading.current_thread() is threading.main_thread():
-        # The mask protects only this thread. If another thread receives SIGINT, Python runs the handler in this thread.
+        # The mask protects only this thread. If another thread receives SIGINT, this thread runs the handler.
         handler = signal.signal(signal.SIGINT, lambda *_: received.append(True))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -231,7 +231,7 @@ def _is_done(task):
 
 
 def _result(task, result):
-    """Wait for a task, which may be None, and return `result`. Raise the exception of the task, if any."""
+    """Return `result` after `task` is done, or at once if `task` is None. Raise the exception of the task, if any."""
     if task:
         task.result()
     return result

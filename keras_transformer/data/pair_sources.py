@@ -45,7 +45,7 @@ class PairSource:
 
 
 def repeat_pairs(pairs, weight):
-    """Yield each pair of texts `weight` times. With a weight of 2.3, 30% of the pairs occur three times."""
+    """Yield each pair `weight` times. With a weight of 2.3, 30% of the pairs occur three times, the rest twice."""
     copies = math.floor(weight)
     share = weight - copies
     for pair in pairs:
@@ -123,7 +123,7 @@ def _parse_weight(item):
         number = float(weight)
     except ValueError:
         number = math.nan
-    # the part after the last colon of a dataset may be a name, not a weight
+    # The name of a dataset may contain colons, so a part that is not a number belongs to the name.
     if not colon or item.startswith(PREFIX) and math.isnan(number):
         return item, 1.0
     if not 0 < number <= 1000:

@@ -72,7 +72,7 @@ def needed_tokens(matched, phrases):
 
 
 def with_needed_tokens(log_p, tokens, needed, needed_log_p):
-    """Add needed tokens to the candidates of each hypothesis, without duplicates.
+    """Add the tokens that continue phrases to the candidates of each hypothesis, without duplicates.
 
     Args:
         log_p: float32 [B, K, N], log-probabilities of the candidates.
@@ -90,8 +90,8 @@ def with_needed_tokens(log_p, tokens, needed, needed_log_p):
 def phrase_tokens(matched, phrases):
     """Return the bank of each hypothesis, which is its number of phrase tokens.
 
-    The number includes all tokens of complete phrases, and the longest prefix of an incomplete phrase with which the
-    hypothesis ends.
+    The number includes all tokens of complete phrases. If the hypothesis ends with prefixes of incomplete phrases, the
+    number also includes the tokens of the longest such prefix.
 
     Args:
         matched: bool [B, …, C, P].
@@ -125,7 +125,8 @@ def select_from_banks(log_p, banks, num_banks, count):
     places = ops.cast(places, "int32")
     banks = take(banks, places)
     member = banks[:, :, None] == ops.arange(num_banks)
-    rank = ops.sum(ops.where(member, ops.cumsum(ops.cast(member, "int32"), axis=1), 0), axis=2)  # from 1 in each bank
+    # rank of each candidate in its bank, starting at 1
+    rank = ops.sum(ops.where(member, ops.cumsum(ops.cast(member, "int32"), axis=1), 0), axis=2)
     order = rank * num_banks - banks
     order = ops.where(log_p > NEG_INF / 2, order, num_banks * (ops.shape(places)[1] + 1))
     _, chosen = ops.top_k(-order, count)
@@ -141,5 +142,5 @@ def choose_beams(matched, beams):
 
 
 def _longest_match(matched):
-    """Return the length, with padding, of the longest prefix of each phrase at the end of the hypothesis."""
+    """Return the length of the longest prefix of each phrase with which the hypothesis ends, including left padding."""
     return ops.max(ops.where(matched, ops.arange(1, ops.shape(matched)[-1] + 1), 0), axis=-1)

@@ -23,7 +23,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.progress import stop_bars
 
 HEARTBEAT = 60
-"""Seconds after which JAX itself aborts if a worker is silent. Must be longer than `SILENCE`."""
+"""Seconds of silence from a worker after which JAX aborts. Must be longer than `SILENCE`, the limit of `Heartbeat`."""
 CHUNK = 1 << 24
 """Maximum number of bytes in a broadcast."""
 LOST = re.compile(
@@ -93,7 +93,7 @@ class Workers:
 
     @contextlib.contextmanager
     def leaving(self):
-        """Announce that this worker ends after a `with` block. If the block fails, exit without waiting for others."""
+        """After a `with` block, announce that this worker exits. If the block fails, do not wait for others at exit."""
         yield
 
 

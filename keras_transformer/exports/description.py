@@ -28,7 +28,7 @@ def atomic_export(folder, force, description):
         yield new
         files = sorted(path.name for path in new.iterdir())
         write_json(new / DESCRIPTION, {**description, "version": __version__, "files": files})
-        check_place(folder, force)  # again, because another process may have written to the directory
+        check_place(folder, force)  # check again, because another process may have written to `folder`
 
 
 def describe(run, checkpoint=None):

@@ -26,7 +26,7 @@ class Residual(keras.layers.Layer):
     """
 
     normalizes_stack = False
-    """Whether a stack of layers ends with a final normalization."""
+    """Whether a stack of layers with this residual connection needs a final normalization."""
     epsilon = EPSILON
 
     def __init__(self, dropout=0.0, seed=None, **kwargs):

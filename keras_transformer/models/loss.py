@@ -68,7 +68,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return smoothed_cross_entropy(labels, logits, self.label_smoothing)
 
     def pair_losses(self, logits):
-        """Return the R-Drop term of each token in each of its two passes.
+        """Return the R-Drop term of each token, once for each of its two forward passes.
 
         Args:
             logits: `[2 · tokens, vocab_size]`, with the two passes of a token next to each other.
@@ -82,7 +82,8 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     def get_config(self) -> dict[str, Any]:
         config = {**super().get_config(), "label_smoothing": self.label_smoothing}
-        return {**config, "r_drop": self.r_drop} if self.r_drop else config  # a subclass might not accept r_drop
+        # Omit r_drop if it is 0, because the constructor of a subclass might not accept it.
+        return {**config, "r_drop": self.r_drop} if self.r_drop else config
 
 
 def check_loss(loss, accumulate, vocab_size):
@@ -118,7 +119,7 @@ def check_loss(loss, accumulate, vocab_size):
 
 
 def divisor(loss, labels, weights):
-    """Return the float32 scalar by which Keras divides the weighted sum of a loss.
+    """Return the number by which Keras divides the weighted sum of a loss to reduce it, a float32 scalar.
 
     Args:
         loss: See `check_loss`.

@@ -8,7 +8,7 @@ from keras_transformer.utils.errors import UserError
 DEEPEST = 200
 """Maximum nesting depth of brackets. Treebanks have fewer than 60 levels."""
 
-_TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)  # a no-break space is part of a word
+_TOKEN = re.compile(r"[()]|[^\s()]+", re.ASCII)  # in ASCII mode, a no-break space is part of a word
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LCB-": "{", "-RCB-": "}", "-LSB-": "[", "-RSB-": "]"}
 """{escape: bracket} for brackets in the words of trees."""
 ESCAPED = {bracket: escape for escape, bracket in ESCAPES.items() if bracket not in "[]"}

@@ -14,7 +14,7 @@ MAX_CALLS = 8
 """Maximum number of pending `Batcher.call` invocations."""
 
 GROWTH = 4
-"""Growth factor of the groups into which `queued` divides items if they are queued gradually: 1, 4, 16, …"""
+"""Ratio of the sizes of successive groups when `queued` queues items gradually: 1, 4, 16, …"""
 
 
 class QueueFull(Exception):
@@ -33,7 +33,7 @@ class QueueFull(Exception):
 class _Waiting:
     """An item in the queue.
 
-    `since` and `deadline` are values of `time.monotonic()`. The item does not join a batch before `after` is done.
+    `since` and `deadline` are values of `time.monotonic()`. The item waits until the future `after`, if any, is done.
     """
 
     item: Any
@@ -73,7 +73,7 @@ class Batcher:
         self._arrival, self._call_lock, self._calls = asyncio.Event(), asyncio.Lock(), 0
         self._worker = ThreadPoolExecutor(1, "worker")
         self._previous = 1  # number of items of the previous batch
-        # Both are measured on full batches only, because smaller batches process fewer items per second.
+        # Speed and duration of full batches. Smaller batches do not count, because they process fewer items per second.
         self._items_per_second, self._batch_seconds = math.inf, 0.0
         self._working_since: float | None = None
         self._task: asyncio.Task | None = None
@@ -165,7 +165,7 @@ class Batcher:
             raise QueueFull(1)
         self._calls += 1
         try:
-            async with self._call_lock:  # a batch never waits for more than one call
+            async with self._call_lock:  # one call at a time, so that a batch waits for at most one call
                 return await self._in_worker(function, *arguments)
         finally:
             self._calls -= 1
@@ -201,7 +201,7 @@ class Batcher:
                     await self._arrival.wait()
 
     def _fitting(self):
-        """Return the oldest items that fit into one batch. The first one always fits."""
+        """Return the oldest items that fit into one batch. A single item always fits."""
         batch: list[_Waiting] = []
         longest = 0
         for one in self._queue:

@@ -9,7 +9,7 @@ from keras_transformer.data.tokenizers.base import PAD
 ROWS = 64
 """Maximum number of sentence pairs for the metrics."""
 COLLAPSED = 0.01
-"""Largest encoder deviation that counts as a collapse. For normalized outputs, healthy encoders are above 0.04."""
+"""Largest encoder deviation that counts as a collapse. Healthy encoders with normalized outputs have more than 0.04."""
 
 
 class SourceHealth:
@@ -46,7 +46,10 @@ class SourceHealth:
         }
 
     def _encode_and_loss(self, source, other_source, decoder_input, labels):
-        """Return the encoder outputs `[rows, source_length, d_model]` and the loss in nats `[rows, target_length]`."""
+        """Return the encoder outputs of `source` and the loss in nats with `other_source` as the source.
+
+        Their shapes are `[rows, source_length, d_model]` and `[rows, target_length]`.
+        """
         memory = self.model.encode(source)
         states = self.model.states((other_source, decoder_input), training=False)
         return ops.cast(memory, "float32"), self.model.loss.token_losses(labels, self.model.logits(states))[1]

@@ -49,7 +49,7 @@ def metrics_of_updates(folder, seed, accumulate):
 
 
 def begin(folder, seed, backend):
-    """Train the run `from_<backend>` for six updates. Return metrics with and without gradient accumulation."""
+    """Train the run `from_<backend>` for six updates. Return `metrics_of_updates` for 1 and 2 micro-batches."""
     train(folder, f"from_{backend}", 6)
     return {"metrics": {f"{accumulate}": metrics_of_updates(folder, seed, accumulate) for accumulate in (1, 2)}}
 

@@ -75,7 +75,7 @@ def test_comparison_names_existing_tests():
 def named_tests_of(page):
     """Return the names of the tests that a page mentions.
 
-    A table cell names a test as `file: name`. It may name more tests of the same file as `name`.
+    A table cell contains `file: name` for its first test, and only `name` for each further test of the same file.
 
     Raises:
         AssertionError: A test does not exist.

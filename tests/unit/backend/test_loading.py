@@ -35,7 +35,7 @@ def choose_from(monkeypatch, tmp_path):
         ("jax", "tensorflow", {"tensorflow", "jax"}, "jax"),
         (None, None, {"tensorflow", "jax"}, "tensorflow"),
         (None, "jax", {"tensorflow", "jax"}, "jax"),
-        (None, "tensorflow", {"jax"}, "jax"),  # Keras itself writes this default to keras.json
+        (None, "tensorflow", {"jax"}, "jax"),  # Keras writes this default to keras.json without a user's choice
         ("", None, {"jax"}, "jax"),
         (None, "torch", {"jax", "torch"}, "jax"),
     ],

@@ -10,7 +10,10 @@ from keras_transformer.data.encoding import without_ctrl_c
 
 @pytest.fixture
 def ctrl_c():
-    """Return a function that lets another thread receive SIGINT, as NumPy's threads may, and waits for it."""
+    """Return a function that sends SIGINT to another thread and waits until the thread has received it.
+
+    In a real process, a thread of NumPy may receive SIGINT.
+    """
     start, received = threading.Event(), threading.Event()
 
     def receive():
@@ -23,7 +26,7 @@ def ctrl_c():
         assert received.wait(30)
 
     thread = threading.Thread(target=receive)
-    thread.start()  # before the test blocks the signal, because threads inherit the signal mask
+    thread.start()  # before the test blocks SIGINT, because a new thread inherits the signal mask
     yield send
     start.set()
     thread.join()

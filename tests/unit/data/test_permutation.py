@@ -63,6 +63,6 @@ def test_permute_differs_between_keys():
 
 
 def test_permute_of_a_fixed_key_is_fixed():
-    """Compare with stored values, because runs must continue in the same order after an upgrade of the package."""
+    """Compare with stored values: after an upgrade of the package, a resumed run must read the same batches."""
     assert permute(np.arange(10), 10, (1, 2, 3)).tolist() == [8, 4, 7, 6, 9, 2, 5, 1, 0, 3]
     assert permute([0, 1, 10**12 - 1], 10**12, (4,)).tolist() == [2349736394, 582564362405, 828319925641]

@@ -26,14 +26,14 @@ from keras_transformer.training.signals import StopRequest
 pytestmark = pytest.mark.backend
 
 CHANGED = {"train": 1, "validation": 2, "test": 5}
-"""Number of words, out of ten in a source, that the reference replaces with two words each."""
+"""{split: number of words, out of ten in a source, that the reference replaces with two words each}."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class Echo(TranslationProblem):
-    """Problem whose references are the sources with the last words replaced by twice as many others.
+    """Problem whose references copy the sources, but replace each of the last words with two others.
 
-    `CHANGED` is the number of replaced words for each split.
+    `CHANGED` contains the number of replaced words for each split.
     """
 
     name, corpus, source, target = "echo", "echo", "en", "de"
@@ -179,5 +179,5 @@ def test_nll_shuffled_pairs_targets_with_other_sources():
     batch = (tokens, tokens), tokens, None
     health = SourceHealth(TokenCopier(), Batches([None, batch, None]))
     wrong = (np.roll(tokens, 1, axis=0) != tokens)[tokens != PAD].mean()
-    # The loss is almost 0 nats for the token of the source and 20 nats for any other token, without label smoothing.
+    # Without label smoothing, the loss is almost 0 nats if the label equals the source token, and 20 nats otherwise.
     assert health.measure()["nll_shuffled"] == pytest.approx(20 * wrong, abs=1e-3) and wrong > 0.5

@@ -23,7 +23,7 @@ import jax
 
 pytestmark = pytest.mark.backend
 
-HPARAMS = small(batch_tokens=64)  # gives two batch shapes, one of them with three rows
+HPARAMS = small(batch_tokens=64)  # two batch shapes, one with three rows, which is not divisible by two devices
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_jax_devices_draw_dropout_masks_of_one_device():
 
 
 def test_jax_devices_start_with_weights_of_one_device(monkeypatch):
-    """Compare initial weights from a compiled initializer. On JAX, Keras compiles it only for large variables."""
+    """Compare weights from compiled initializers. On JAX, Keras compiles the initializers of large variables only."""
     monkeypatch.setattr("keras.src.backend.jax.core.should_shard_at_init", lambda layout, shape: True)
     with make_strategy("jax").scope():
         model = kt.Transformer(9, small())

@@ -62,7 +62,7 @@ def unigram_bytes():
 
 @pytest.fixture(scope="module")
 def separate():
-    """One vocabulary for each side. The source side has byte fallback."""
+    """Tokenizer with one vocabulary for each side. The source vocabulary has byte fallback."""
     german = ["Das Tier hat 23 Worte geschrieben .", "Es geht , nicht wahr ?"] * 3
     return MarianTokenizer.join(
         SentencePieceTokenizer.train(SENTENCES, 320, VocabularyOptions(byte_fallback=True)),
@@ -126,7 +126,7 @@ def test_graph_tokenizer_decodes_any_ids_alike(tokenizer, graph, draw):
 
 
 def super_decode(tokenizer, ids):
-    """Decode ids to text. Unlike the tokenizer of a parser, treat the ids as subwords instead of tree symbols."""
+    """Decode ids to text. With the tokenizer of a parser, decode them as subwords of a sentence, not as a tree."""
     if tokenizer.constraint:
         return SentencePieceTokenizer.decode(tokenizer, [ids])[0]
     return tokenizer.decode_outputs([""], [ids])[0]

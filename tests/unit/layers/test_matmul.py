@@ -16,7 +16,7 @@ tensorflow_on_cpu = pytest.mark.skipif(
 
 
 def matmul_and_gradients(x, kernel, grad_out):
-    """Return x · kernel and the gradients of Σ x · kernel · grad_out with respect to both."""
+    """Return x · kernel and the gradients of Σ x · kernel · grad_out with respect to `x` and `kernel`."""
     if keras.backend.backend() == "jax":
         import jax
 

@@ -96,7 +96,7 @@ def test_summary_of_base_counts_paper_parameters():
 def test_count_params_matches_weights():
     model = make_model(model="word_aligned_transformer")
     assert model.count_params() == sum(int(np.prod(weight.shape)) for weight in model.weights)
-    assert model.count_params() == VOCAB + make_model().count_params()  # one entry per token for `word_starts`
+    assert model.count_params() == VOCAB + make_model().count_params()  # `word_starts` has VOCAB entries
 
 
 def test_model_works_as_layer_of_functional_model():

@@ -46,7 +46,8 @@ def test_sample_table_matches_evalb(sample):
         "Bracketing FMeasure       =  83.20",
     ]
     lines = [line for line in lines if "FMeasure" not in line]
-    # The total row of that version has 16 sentences without crossings. Later versions print the number of crossings.
+    # In the total row, that version printed the number of sentences without crossings, 16. Later versions of EVALB
+    # print the number of crossings.
     assert expected[28].split()[5] == "16" and lines[28].split()[5] == "1"
     expected[28] = expected[28].replace("    16", "     1")
     assert lines == expected
@@ -328,7 +329,7 @@ def test_f1_of_all_sentences_counts_errors_as_unmatched():
 
 
 def test_f1_of_all_sentences_ranks_unlike_evalb():
-    """Check that a parser cannot improve the score by mistagging punctuation in hard sentences."""
+    """Check that mistagging punctuation in hard sentences improves EVALB's F1, but not the F1 of all sentences."""
     worse = parseval([EASY, HARD], [EASY, HARD.replace("(. .)", "(N .)")])
     better = parseval([EASY, HARD], [EASY, HARD.replace("PP", "ADJP")])
     assert (worse.f1, worse.errors, better.errors) == (100, 1, 0)

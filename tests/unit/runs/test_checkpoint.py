@@ -81,7 +81,7 @@ def test_prune_keeps_latest_and_best(checkpoints):
     checkpoints.prune(5)
     assert checkpoints.steps() == [2, 4, 6, 8, 10]
     checkpoints.mark_best(4, found(1.0))
-    checkpoints.prune(3, newest=8)  # step 10 may be damaged, so it does not count
+    checkpoints.prune(3, newest=8)  # step 10 may be damaged, so it is not one of the three
     assert checkpoints.steps() == [4, 6, 8, 10]
     checkpoints.prune(2)
     assert checkpoints.steps() == [4, 8, 10]
@@ -184,7 +184,7 @@ def test_patience_counts_evaluations_after_best(tmp_path):
     assert not callbacks.ended_early(run, stopping.hparams, 20)  # there is no best checkpoint yet
     run.checkpoints.path.mkdir()
     run.checkpoints.mark_best(5, found(1.0))
-    run.log(kind="validation", step=10)  # a resumed run evaluates again
+    run.log(kind="validation", step=10)  # a resumed run evaluates step 10 again
     ended = [callbacks.ended_early(run, stopping.hparams, step) for step in (5, 10, 13, 14, 15, 20)]
     assert ended == [False] * 4 + [True] * 2
     with logged_lines() as lines:

@@ -293,11 +293,15 @@ def test_paper_flops_match_table_2():
 
 
 def test_training_cost_near_6_flops_per_weight_and_token():
-    """Compare with a rule of thumb: per token, each weight takes part in one multiply-add forward and two backward."""
+    """Compare with a rule of thumb for the operations per token.
+
+    Each weight takes part in one multiply-add in the forward pass and in two in the backward pass.
+    """
     hparams = kt.hparams("base", num_layers=2, batch_tokens=600, train_steps=10)
     model, found = kt.Transformer(2000, hparams), training_cost(hparams, 2000, length=30)
     encoder = model.encoder.count_params()
-    decoder = model.count_params() - encoder  # has the shared embedding, which multiplies only as the output projection
+    # The decoder includes the shared embedding, whose only matrix product is the output projection.
+    decoder = model.count_params() - encoder
     assert (found.parameters, found.updates) == (model.count_params(), 10)
     assert found.counted == pytest.approx(10 * 6 * 600 * (encoder + decoder), rel=0.05)
     assert found.hours(gpus=2, tflops=1.0) == pytest.approx(found.counted / 2e12 / 3600)
@@ -314,12 +318,13 @@ def test_cost_command_prints_table_2(capsys):
 def test_cost_command_with_other_settings(capsys):
     flags = ("--hparams=toy", "--vocab_size=100", "--train_steps=10", "--gpus=2", "--tflops=0.5")
     lines = counted(*flags, capsys=capsys)
-    assert len(lines) == 3 and "10 updates of 2,048 source" in lines[0]  # the paper reports no time for this model
+    # No line uses the paper's method, because the paper reports no training time for this model.
+    assert len(lines) == 3 and "10 updates of 2,048 source" in lines[0]
     assert lines[2].endswith("hours at the full rate of 2 devices × 0.5 TFLOP/s")
     assert "3.60e+15 by the paper's method" in counted(*flags, "--hours=1", capsys=capsys)[2]
     assert "1.64e+18 by the paper" in counted("--vocab_size=100", "--train_steps=50000", capsys=capsys)[2]
     other = counted("--vocab_size=100", "--gpus=1", "--tflops=60", capsys=capsys)
-    assert not any("paper's method" in line for line in other)  # the default hours are for the paper's GPUs
+    assert not any("paper's method" in line for line in other)  # the paper's hours are valid only for its GPUs
 
 
 @pytest.mark.parametrize(
