@@ -71,7 +71,7 @@ class Progress:
 def write_chunks(
     work, splits, tokenizer, filters=None, *, expected=None, workers=None, noise=None, shard=(1, 1)
 ):  # fmt: skip
-    """Encode pairs of texts into the chunk files of all splits, and return {split: paths}. Skip files that exist.
+    """Encode pairs of texts into the chunk files of all splits, and return {split: paths}. Skip existing chunks.
 
     Args:
         work: `WorkDirectory` with the saved tokenizer.

@@ -36,7 +36,7 @@ MAX_BEAMS = 8
 FIXED = ("beam_size", "alpha", "nbest", "extra_length", "max_source_length")
 """Search options that are constants of the exported graph. `export.json` lists their values."""
 PLACEHOLDERS = {tf.string: "", tf.int32: 1, tf.float32: 1.0}
-"""{dtype: value} of the row that `_allow_empty` adds to an empty batch."""
+"""Values in the row that `_allow_empty` adds to an empty batch, {dtype: value}."""
 
 
 def export_saved_model(

@@ -39,8 +39,8 @@ class _Side(NamedTuple):
 class SentenceScore:
     """Counts of one sentence.
 
-    For error sentences and skipped sentences, only `length`, `words`, `gold` and `test` are set. EVALB prints 0 for
-    `gold` and `test`.
+    Error sentences and skipped sentences have only the counts `length`, `words`, `gold` and `test`. In their
+    rows, EVALB prints 0 for `gold` and `test`.
 
     Attributes:
         number: Number of the sentence, starting at 1.
@@ -141,7 +141,7 @@ def _read_side(text, parameters):
     """Return the `_Side` of a line of brackets."""
     terminals, brackets = _read_brackets(text)
     words, tags = [], []
-    before = [0]  # number of `words` before each terminal and at the end
+    before = [0]  # number of `words` before each terminal, then the total
     for tag, word in terminals:
         if tag not in parameters.delete_labels:
             words.append(word)

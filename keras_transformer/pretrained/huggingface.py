@@ -53,7 +53,7 @@ class PretrainedModel:
     path: Path
 
     def build_model(self, precision="float32"):
-        """Return the Keras model with these weights.
+        """Return the Keras model with the pretrained weights.
 
         Args:
             precision: "float32" or "bfloat16".

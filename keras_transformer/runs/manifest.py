@@ -25,7 +25,7 @@ def make_manifest(run, model):
 
     Args:
         run: `Run` whose problem is prepared.
-        model: The built model.
+        model: `Seq2SeqModel`, built.
     """
     store = run.problem.store
     return {
