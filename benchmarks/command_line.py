@@ -106,7 +106,7 @@ def timed(function, *arguments, clock=time.perf_counter):
 
 
 def median_seconds(function, times):
-    """Call a function with each of 0, 1, …, `times` - 1, and return the median duration of a call in seconds."""
+    """Call `function(i)` for each i from 0 to `times` - 1, and return the median duration of a call in seconds."""
     return statistics.median(timed(function, i)[1] for i in range(times))
 
 

@@ -173,7 +173,7 @@ class Latency:
         return {"first_ms": statistics.median(load.pop("first_lines")), "per_second": per_second, **load}
 
     def input(self, count):
-        """Write the first `count` lines to a file and return its path."""
+        """Write the first `count` test sentences to a file, one per line, and return the path of the file."""
         path = self.folder / f"{count}.txt"
         path.write_text("".join(f"{text}\n" for text in self.texts[:count]), encoding="utf-8")
         return path

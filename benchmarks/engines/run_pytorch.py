@@ -1,4 +1,4 @@
-"""Engine PyTorch: post-norm nn.Transformer layers with a shared embedding and without a final norm in each stack.
+"""Engine PyTorch: post-norm nn.Transformer layers with a shared embedding, and no final norm in either stack.
 
 The paper's attention projections have no biases, so the biases are fixed at 0. As in the paper, dropout applies to
 embeddings and sublayer outputs, but not to attention weights or activations. bfloat16 uses autocast, and Adam is the

@@ -32,7 +32,7 @@ class PairFilter:
         drop_overlap: "pairs" to drop pairs that are also in another split, "sources" to drop all pairs whose source is
             also in another split, or None.
         drop_duplicates: Whether to keep only the first of identical pairs.
-        drop_source_duplicates: Whether to keep only the first pair of each source.
+        drop_source_duplicates: Whether to keep only the first of all pairs with the same source.
     """
 
     drop_empty: bool = False

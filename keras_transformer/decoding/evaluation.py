@@ -171,12 +171,12 @@ def evaluate(
 
 
 def check_paper_bleu(problem):
-    """Check that the paper's BLEU applies to a problem and that its packages are installed.
+    """Check that the paper's BLEU applies to a problem, and that the packages for this BLEU are installed.
 
     Raises:
         UserError: The problem's outputs are not plain text, or a package is missing.
     """
-    if getattr(problem, "tokenized", True):  # not a translation problem, or its outputs are tokenized
+    if getattr(problem, "tokenized", True):  # not a translation problem, or a problem with tokenized outputs
         raise UserError(
             f"--paper_bleu tokenizes plain text with Moses, but the outputs of {problem.name} are not plain text; "
             "omit the flag"

@@ -267,7 +267,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return projected + ops.cast(ops.concatenate([self.biases[name] for name in names]), projected.dtype)
 
     def _split_projection(self, projected, *borders):
-        """Split `[batch, length, columns]` at each border into arrays `[batch, heads, length, d]`."""
+        """Split `[batch, length, columns]` at the column indices `borders` into arrays `[batch, heads, length, d]`."""
         # Use `ops.split`, because the gradient of a slice would be a full-size array of mostly zeros.
         return [self._split_heads(part) for part in ops.split(projected, borders, axis=-1)]
 

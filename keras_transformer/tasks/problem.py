@@ -81,7 +81,10 @@ class Problem:
         raise NotImplementedError
 
     def corpus_files(self) -> list:
-        """Return the paths of the corpus files; download missing files. The default is the Python file of the class."""
+        """Return the paths of the corpus files. Download missing files.
+
+        The default implementation returns the path of the Python file that defines the class.
+        """
         try:
             return [inspect.getfile(type(self))]
         except (TypeError, OSError):  # raised for a class from a notebook
@@ -232,7 +235,7 @@ class Problem:
             self._write(work, manifest)
 
     def corpus_state(self):
-        """Return {path: checksum, size and time} of the corpus files, and a hash of everything that affects the chunks.
+        """Return {path: checksum, size and time} of the corpus files, and a hash of all that affects the chunk files.
 
         Raises:
             UserError: `raw_dir` is not a folder.

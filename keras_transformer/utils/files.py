@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def atomic_open(path, mode="w"):
-    """Open a temporary file in the same directory, and rename it to `path` on success.
+    """Open a temporary file in the directory of `path`, and rename the file to `path` on success.
 
     Args:
         path: Path of the file. The function follows symbolic links, and opens devices and pipes directly.
@@ -87,7 +87,7 @@ def _renamed_on_success(file, path):
 
 @contextlib.contextmanager
 def atomic_directory(path):
-    """Create a temporary directory with the same parent, and rename it to `path` on success.
+    """Create a temporary directory next to `path`, and rename the directory to `path` on success.
 
     Raises:
         UserError: The directory cannot be written.

@@ -17,7 +17,7 @@ class MarianTokenizer(Tokenizer):
 
     Args:
         pieces: All pieces in the order of their ids. The special tokens come first.
-        source_model, target_model: Bytes of the two SentencePiece models. The tokenizer ignores the ids in them.
+        source_model, target_model: Bytes of the two SentencePiece models. The tokenizer ignores their token ids.
     """
 
     file_name = "marian_tokenizer.json"

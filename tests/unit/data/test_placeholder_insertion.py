@@ -88,7 +88,7 @@ def test_insertion_spares_tags_and_repeated_words():
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Folder with 400 training and 20 validation pairs. Each pair has a number, every fourth also a web address."""
+    """Folder with 400 training and 20 validation pairs. Each pair contains a number, and every fourth a web address."""
     folder = tmp_path_factory.mktemp("corpus")
     for split, rows in (("train", range(400)), ("validation", range(1000, 1020))):
         ends = [f" www.x.org/{row}." if row % 4 == 0 else "." for row in rows]

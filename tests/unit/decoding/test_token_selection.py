@@ -131,7 +131,7 @@ def test_top_k_tokens_gives_certain_token_log_probability_0(constrained):
 
 
 def probabilities(logits, allowed, sampling):
-    """Return float64 probabilities. Apply temperature, top-k and top-p in this order."""
+    """Apply temperature, top-k and top-p in this order. Return the probabilities, float64."""
     p = np.exp(log_softmax(np.where(allowed, logits / sampling.temperature, -np.inf)))
     if sampling.top_k:
         p = np.where(p >= np.sort(p)[::-1][: sampling.top_k].min(), p, 0)
