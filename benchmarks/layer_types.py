@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
 from pages.tables import first_per, table  # noqa: E402
 
 HEADS, WINDOW, KERNEL, BATCH, FIT = 8, 32, 3, 4, 3
-"""Heads of layers with projections, window r, kernel width k, sequences per batch, and sizes per fitted exponent."""
+"""Number of heads (in layers with projections), window r, kernel width k, sequences per batch, sizes per exponent."""
 WIDTH, LENGTH = 128, 512
 """Width for measurements of different lengths, and length for measurements of different widths."""
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -81,7 +81,7 @@ def kinds():
     from keras_transformer.layers.restricted_attention import RestrictedAttention, restricted_attention
 
     class Bare(keras.layers.Layer):
-        """Attention with one head and without projections, as in Table 1. The input is the queries, keys and values."""
+        """Attention with one head and without projections, as in Table 1. Queries, keys and values are the input."""
 
         def __init__(self, attention):
             super().__init__()
@@ -126,7 +126,7 @@ def kinds():
         Kind("recurrent (LSTM)", "O(n·d²)", "O(n)", "O(n)", 1, 2,
              lambda d: keras.layers.LSTM(d, return_sequences=True),
              lambda n, d: 16 * n * d * d, lambda n, d: 4 * n * d),
-        # The path length is that of dilated kernels. With contiguous kernels, it is O(n/k) (§4).
+        # Table 1 lists the path length of dilated convolutions. Contiguous convolutions have a length of O(n/k) (§4).
         Kind("convolutional", "O(k·n·d²)", "O(1)", "O(log_k n)", 1, 2,
              lambda d: keras.layers.Conv1D(d, KERNEL, padding="same"),
              lambda n, d: 2 * KERNEL * n * d * d, lambda n, d: n * d),

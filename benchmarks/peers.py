@@ -124,7 +124,7 @@ class Process:
             self.child.stdin.write("repeat\n")
             self.child.stdin.flush()
         except BrokenPipeError:
-            pass  # `_answer` reads the reason from the log
+            pass  # the engine has exited, and `_answer` raises an error with the reason
         return self._answer()
 
     def close(self):
@@ -143,7 +143,7 @@ class Process:
 
 
 def alternating(items, turn):
-    """Return the items as a list, reversed if `turn` is even, so that no item always runs after the same one."""
+    """Return a list of the items, reversed if `turn` is even, so that no item follows the same item in every turn."""
     return list(items) if turn % 2 else list(items)[::-1]
 
 

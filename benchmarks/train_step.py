@@ -10,8 +10,8 @@ Workloads:
 
 - `fixed`: random tokens in sequences of equal length, without padding. Each batch has `--batch_tokens` source tokens
   and as many target tokens.
-- `multi30k`: Multi30k in the batches of the preset. All rounds together are a quarter of an epoch. This project reads
-  the prepared token store, and the other engines read arrays in memory.
+- `multi30k`: Multi30k in the batches of the preset. All rounds together train on a quarter of an epoch. This project
+  reads the prepared token store, and the other engines read arrays in memory.
 - `wmt`: random tokens in sequences with lengths as in WMT.
 
 All engines make the same updates from the same weights, with the same batches and learning rates. The model has
@@ -21,11 +21,11 @@ post-norm, dropout only after the embedding and the sublayers, and label smoothi
 Each engine runs in a separate process with `--threads` threads. In each of `--repeats` rounds, the engines run one
 after the other, so that other programs affect all engines equally. If an engine runs in two modes, the slower mode
 stops after its first round, unless another workload uses that mode. The engines other than this project run in float32.
-With `--peers_bfloat16`, they run a second time, in bfloat16.
+With `--peers_bfloat16`, these engines run a second time, in bfloat16.
 
 The benchmark reports these measurements:
 
-- Speed: the median of all rounds, in target tokens without padding.
+- Speed: the median over all rounds of the target tokens per second, without padding.
 - Ratio to another engine: the speed divided by the speed of that engine in float32, in its fastest mode. The benchmark
   reports the median over all rounds.
 - Operations: the floating-point operations of matrix products, including padding within a batch. A multiply-add is two
@@ -70,7 +70,7 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Model size. The sequence length, batch size and updates per round are those of the workload `fixed`."""
+    """Model size, with the sequence length, batch size and number of updates per round of the workload `fixed`."""
 
     preset: str
     vocab_size: int
@@ -108,7 +108,7 @@ def read_flags(arguments):
     """Parse the command line and return the flags. `modes` contains the modes of all engines.
 
     Raises:
-        UserError: A flag is wrong, or a combination of flags cannot be measured.
+        UserError: A flag is invalid, or the benchmark does not support the combination of flags.
     """
     engines = (OURS, *PEERS)
     parser = Parser(__doc__)
@@ -164,12 +164,12 @@ class Workload:
     flops: list
 
     def job_of(self, mode):
-        """Return the job for an engine in a mode. On JAX, the warm-up compiles all batch shapes."""
+        """Return the job for an engine in a mode. On JAX, the warm-up is long enough to compile all batch shapes."""
         every_shape = mode == "jax" and self.name != "fixed"
         return {**self.job, "warm_updates": len(self.tokens)} if every_shape else self.job
 
     def work(self, turn, mode):
-        """Return the target tokens and the operations of round `turn` (from 0) as {"tokens": …, "flops": …}."""
+        """Return the numbers of target tokens and operations in round `turn` (from 0) as {"tokens": …, "flops": …}."""
         before = 1 + self.job_of(mode)["warm_updates"]
         first = before + turn * (1 + self.job["updates"]) + 1
         numbers = [i % len(self.tokens) for i in range(first, first + self.job["updates"])]
@@ -258,7 +258,7 @@ def measure(name, flags, folder):
 def alternate(variants, workloads, flags, folder):
     """Run all variants in rounds, one after the other in each round.
 
-    If an engine has several modes, the slowest one stops after the first round, because all modes together would take
+    If an engine has several modes, the slowest mode stops after the first round, because all modes together would take
     too much time and memory. If there are several workloads, the engine's first mode never stops, so that its speeds on
     all workloads can be compared.
 

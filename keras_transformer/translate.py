@@ -193,7 +193,7 @@ def _typed_lines():
 
 
 def _keras_option(flags):
-    """Return the first flag that needs Keras, or None."""
+    """Return the first given option that requires the engine `keras`, or None."""
     for name in ("alignments", "constraints", "no_repeat_ngram", "repetition_penalty"):
         if getattr(flags, name):
             return f"--{name}"
@@ -223,7 +223,7 @@ def _lines(flags):
 
 
 def _with_lines(rows, path, kind, content):
-    """Yield each row, a tuple, extended by the corresponding line of a file, or by None if there is no file.
+    """Yield each row, a tuple, extended by its line of the file `path`, or by None if there is no file.
 
     Raises:
         UserError: The file has more or fewer lines than there are rows.

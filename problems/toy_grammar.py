@@ -45,7 +45,8 @@ Noun = namedtuple("Noun", "kind english english_plural german german_plural gend
 Adjective = namedtuple("Adjective", "kinds english german stem", defaults=[""])
 Verb = namedtuple("Verb", "subjects objects english prefix german prepositions case features")
 
-# Each determiner has its own endings and those of the adjectives that follow it. "Kein" negates indefinite phrases.
+# `endings` are those of the German determiner, `adjectives` those of adjectives after it. "Kein" replaces the
+# determiner of a negated indefinite phrase.
 THE = Determiner("DT", "the", "the", "", ARTICLE, WEAK, "definite")
 THIS = Determiner("DT", "this", "these", "dies", STRONG, WEAK, "definite")
 MY = Determiner("PRP$", "my", "my", "mein", EIN, MIXED, "definite")
@@ -104,7 +105,7 @@ def read_verb(subjects, objects, english, german, *features):
 
 
 # Columns: kinds of subject, kinds of object, English forms, German forms (after a separable prefix) and features.
-# Features: prepositions of the object, its "dative" case, "sein" in the perfect, and adjuncts that may follow.
+# Features: English/German preposition of the object, "dative" object, perfect with "sein", and possible adjuncts.
 VERBS = [
     read_verb(*row)
     for row in table("""
@@ -181,7 +182,7 @@ TIMES = [  # time phrases, the auxiliaries that they can combine with, and "not"
 
 
 def pronoun(case, row):
-    """Return a personal pronoun, or a name, which has the same form in every case."""
+    """Return a personal pronoun or a name. A name has the same form in every case."""
     return Phrase(("NP", (row[0], row[1 if case == NOMINATIVE else 2])), [row[3 + CASES.index(case)]], "plural" in row)
 
 
@@ -209,7 +210,7 @@ def noun_phrase(case, determiner, noun, plural=False, adjective=None, relative=N
 
 
 def relative_pronoun(case, noun, plural=False, governed=False):
-    """Return the relative pronoun for a noun. `governed` means that the pronoun follows an English preposition."""
+    """Return the relative pronoun for a noun. If `governed`, the pronoun follows an English preposition."""
     person = "WP", "who" if case == NOMINATIVE else "whom"
     english = person if noun.kind == "p" else ("WDT", "which" if governed else "that")
     return Phrase(("WHNP", english), [RELATIVE[case, "p" if plural else noun.gender]], plural)
@@ -237,7 +238,7 @@ GERMAN_ORDER = "subject recipient old time new nicht adjunct late predicate verb
 
 
 def clause(verb, parts, front="subject", auxiliary="do", negated=False, final=False):
-    """Return a clause. It is a relative clause if its first phrase is a relative pronoun.
+    """Return a clause, which is a relative clause if the first phrase is a relative pronoun.
 
     `parts` is {grammatical function: `Phrase`}, and `front` is the function of the first phrase. If `final`, the
     German finite verb is last instead of second. The auxiliary "do" appears only with negation.
@@ -297,7 +298,7 @@ TENSES = ["do"] * 5 + ["have"] * 2 + ["can", "must", "should", "will"]
 
 
 def sample_phrase(rng, case, nouns, scopes, relatives=0.0, negated=False):
-    """Draw a noun phrase. For persons, it is sometimes a pronoun."""
+    """Draw a noun phrase, or sometimes a pronoun or a name for a person."""
     noun, plural = rng.choice(nouns), rng.random() < 0.3
     if noun.kind == "p" and rng.random() < 0.25:
         return pronoun(case, rng.choice(PRONOUNS))
@@ -323,7 +324,7 @@ def sample_relative(rng, noun, plural):
 
 
 def sample_clause(rng, verbs=PLAIN, front="subject", final=False, kind=None, relatives=0.0, tenses=TENSES, **parts):
-    """Draw a clause that contains `parts`. If they include a subject, `kind` must be the kind of its noun."""
+    """Draw a clause that contains `parts`. If `parts` has a subject, `kind` must be the kind of the subject's noun."""
     verb, auxiliary, negated = rng.choice(verbs), rng.choice(tenses), rng.random() < 0.2
     if "subject" not in parts:
         kind, scopes = rng.choice(verb.subjects), "definite" if negated else QUANTIFIED

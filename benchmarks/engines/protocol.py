@@ -16,7 +16,7 @@ SEEDS = "seed_generator_state"
 
 
 def write_model(path, model):
-    """Write the vocabulary size, hparams and variables of a `Transformer`, except seed states, to an .npz file."""
+    """Write a `Transformer` to an .npz file: vocabulary size, hparams, and variables except random generator states."""
     config = {"vocab_size": model.vocab_size, "hparams": model.get_config()["hparams"]}
     arrays = {name: np.asarray(variable, dtype="float32") for name, variable in variables_of(model)}
     np.savez(path, config=np.array(json.dumps(config)), **arrays)
@@ -51,7 +51,7 @@ def read_batches(path):
 
 
 def learning_rate(hparams, step):
-    """Return the learning rate of equation 3 for an update. Steps count from 1."""
+    """Return the learning rate (equation 3) for update `step`. The first update is step 1."""
     warm = hparams["warmup_steps"]
     return hparams["learning_rate_scale"] * hparams["d_model"] ** -0.5 * min(step**-0.5, step * warm**-1.5)
 
@@ -67,14 +67,14 @@ def serve(**tasks):
 
     Args:
         **tasks: For each task ("train", "decode", …), a function that takes the job, loads the engine, and returns a
-            function without arguments. This second function does the timed work and returns a dictionary. If the
-            dictionary has an entry "seconds", that entry replaces the time of the whole call.
+            function without arguments. `serve` times each call of the returned function, whose result is a dictionary.
+            If the dictionary has an entry "seconds", this entry replaces the measured time.
     """
     with open(sys.argv[1], encoding="utf-8") as file:
         job = json.load(file)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries must not print between the answers
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])  # for libraries without a thread option
+    os.dup2(2, 1)  # redirect the output of libraries to stderr
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])  # some libraries have no thread option
     work = tasks[job["task"]](job)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for _ in sys.stdin:
@@ -87,7 +87,7 @@ def serve(**tasks):
 def training(job, train):
     """Make the first update and the warm-up updates. Return a function that trains for one timed round.
 
-    Each round starts with an untimed update, because other engines have used the CPU caches since the last round.
+    Each round starts with an untimed update, which refills the CPU caches after the rounds of other engines.
 
     Args:
         job: The job. "updates" is the number of updates per round.
@@ -117,7 +117,7 @@ def peak_memory():
 
 
 def batches_of(sources, rows=64):
-    """Yield the row indices of each batch. Batches contain sources of similar lengths, and the longest come first."""
+    """Yield the row indices of each batch. The first batch contains the longest sources, the last the shortest."""
     order = sorted(range(len(sources)), key=lambda i: (-len(sources[i]), i))
     for first in range(0, len(order), rows):
         yield order[first : first + rows]

@@ -3,8 +3,8 @@
     python benchmarks/engines/run_single.py RUN ENGINE COMPILATION SENTENCES
 
 The program prints the seconds of each translation as a JSON list. The times exclude loading the model. With
-COMPILATION=auto, the program also compiles the search for single sentences with XLA before it measures.
-COMPILATION=off disables this compilation on TensorFlow.
+COMPILATION=auto, the program compiles the search for single sentences with XLA before the first measurement. With
+COMPILATION=off, TensorFlow runs the search without XLA.
 """
 
 import json

@@ -31,7 +31,8 @@ def _compiled_by_tensorflow(function, jit_compile):
         return tuple(array.shape) if jit_compile else (None,) * len(array.shape)
 
     def call(*arrays, **constants):
-        # Callers may omit optional arrays. TensorFlow would warn if one `tf.function` compiled many shapes.
+        # Create a `tf.function` for each signature. Signatures differ, because some arrays are optional, and TensorFlow
+        # would warn about a `tf.function` that compiles many shapes.
         key = (tuple(map(shape, keras.tree.flatten(arrays))), *sorted(constants.items()))
         if key not in graphs:
             constant = functools.partial(function, **constants)

@@ -66,8 +66,8 @@ def convert(weights, hparams, tokens, folder, quantization=None):
     spec.register_source_vocabulary(list(tokens))
     spec.register_target_vocabulary(list(tokens))
     weights = _Weights(weights)
-    # Both embeddings and the output projection share one array (§3.4), which CTranslate2 stores once. It is a copy,
-    # because quantization would change the original in place.
+    # Both embeddings and the output projection share one array (§3.4), which CTranslate2 stores once. Copy the
+    # array, because quantization would change the original in place.
     table = weights["embedding/table"].copy()
     spec.encoder.embeddings[0].weight = spec.decoder.embeddings.weight = spec.decoder.projection.weight = table
     bias = weights["logits_bias"].copy() if "logits_bias" in weights else np.zeros(len(tokens), "float32")

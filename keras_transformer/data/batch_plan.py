@@ -5,7 +5,7 @@ same shape (rows, source, target): the number of rows that the token budget allo
 source and the longest target of the segment. Dynamic programming finds the cuts with the least padding.
 
 Neighbouring batches form a pool. Each epoch shuffles the pairs within each pool, so a pair shares its batch with
-different pairs every time. The shuffle is a keyed permutation, which the plan evaluates only for the rows of one batch.
+different pairs in every epoch. The shuffle is a keyed permutation, which the plan evaluates only for one batch's rows.
 """
 
 import operator
@@ -19,7 +19,7 @@ from keras_transformer.utils.errors import UserError
 MAX_CUTS = 500
 """Number of places at which a segment may end. More places hardly reduce padding."""
 NEVER = 1e30
-"""Number of tokens assigned to an impossible plan. It is finite, because interpolation with infinity can give NaN."""
+"""Number of tokens assigned to an impossible plan, finite because interpolation with infinity can give NaN."""
 POOL = 32
 """Number of batches in a pool. Larger pools mix pairs better, but add padding to batches with dynamic shapes."""
 BATCHES, PAIRS, PHASE = range(3)
@@ -191,14 +191,14 @@ class BatchPlan:
             starts.append(start + _borders(count, max(1, count // POOL), 0.0)[:-1] * shape[0])
         starts = np.concatenate(starts)
         ends = np.append(starts[1:], self.num_pairs)
-        # A group may end in the middle of a pool.
+        # The pairs of a group have equal lengths. A group may span several pools.
         first, last = np.searchsorted(self._ends, [starts, ends - 1], side="right")
         maxima = [np.maximum(np.maximum.reduceat(side, first), side[last]) for side in (self._source, self._target)]
         return ends - starts, *maxima
 
 
 def cut_into_segments(source, target, size, batch_tokens, max_shapes):
-    """Cut the groups of a `LengthIndex` into at most `max_shapes` segments with the least padding.
+    """Cut the pairs of a `LengthIndex` into at most `max_shapes` segments with the least padding.
 
     Pairs that do not fill a batch move to the next segment, so only the very last batch may be partly filled. No length
     may exceed `batch_tokens`.
@@ -214,13 +214,14 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
         A list of segments (start, stop, shape). A segment contains the pairs from `start` to `stop - 1`, and `shape` is
         the shape of its batches.
     """
-    # For speed, cut only between blocks of groups that have about the same number of tokens.
+    # For speed, join groups into blocks with about the same number of tokens, and search for cuts between blocks.
     tokens = np.cumsum(size * np.maximum(source, target))
     last = np.unique(np.searchsorted(tokens, np.linspace(0, tokens[-1], MAX_CUTS + 1)[1:]))
     first = np.append(0, last[:-1] + 1)
     cuts = np.append(0, np.cumsum(size)[last])  # [blocks + 1], in pairs
 
-    # Entry [i, j] describes the segment of blocks i to j. `padded` assumes that all batches are full.
+    # Entry [i, j] of a matrix describes the segment of blocks i to j. `padded` counts tokens with padding, as if all
+    # batches were full.
     longest_source = _running_maxima(np.maximum.reduceat(source, first))
     longest_target = _running_maxima(np.maximum.reduceat(target, first))
     pairs = cuts[1:] - cuts[:-1, None]

@@ -32,7 +32,7 @@ class HuggingFaceDataset:
 
     @classmethod
     def parse(cls, text, folder, split):
-        """Parse a text in the format `FORM`, and return the dataset that it describes.
+        """Parse a text of the form `FORM` and return the dataset that the text specifies.
 
         Args:
             text: The text. NAME is a folder, relative to `folder`, or a name on the Hub. CONFIG may be empty.

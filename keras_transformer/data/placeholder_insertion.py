@@ -1,4 +1,4 @@
-"""Insertion of placeholders into training pairs, from which a model learns to copy them (see `placeholders`)."""
+"""Insertion of placeholders into training pairs, so that a model learns to copy placeholders (see `placeholders`)."""
 
 import collections
 import functools
@@ -15,11 +15,12 @@ MOST = 3
 def insert_placeholders(source, target, count, share, rng):
     """Insert placeholders into a pair, and return the pair.
 
-    - Web and e-mail addresses that occur once on each side always become placeholders, as they do in translation.
+    - Web and e-mail addresses that occur once on each side always become placeholders, as addresses do in
+      translation.
     - In a share of the pairs, random words that occur once on each side, such as names and numbers, also become
       placeholders. If there are no such words, placeholders are added to the beginning or the end of both sides.
 
-    The numbers of the placeholders are random, so that a model learns all of them.
+    The choice of placeholders is random, so that a model learns all of them.
 
     Args:
         source, target: The texts.

@@ -32,7 +32,7 @@ class TokenStore:
 
     When a machine opens a split for the first time, the store verifies all checksums. Later, it only checks that the
     size, modification time and inode of each file are unchanged, which takes the same time for a corpus of any size. In
-    addition, the store verifies each chunk when it is first read.
+    addition, the store verifies each chunk when a process first reads it.
 
     Args:
         path: Directory of the corpus.
@@ -151,7 +151,7 @@ class TokenStore:
                 {**manifest, "version": VERSION, "vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint,
                  "splits": counts, "dropped": dropped, "files": files},
             )  # fmt: skip
-        for path in work.folder.glob(CHUNKS):  # needed until the manifest exists
+        for path in work.folder.glob(CHUNKS):  # used to resume an interrupted preparation
             path.unlink()
 
     @property
@@ -207,7 +207,7 @@ class Sequences:
         return np.diff(self._offsets.take(np.arange(len(self._offsets)))).astype(np.int32)
 
     def padded(self, rows, count, length):
-        """Return the sequences at `rows`, at most `count`, padded with PAD to int32 `[count, length]`."""
+        """Return the sequences at `rows`, truncated or padded with PAD to int32 `[count, length]`."""
         starts = self._offsets.take(rows)
         real = np.arange(length) < (self._offsets.take(rows + 1) - starts)[:, None]
         ids = np.full((count, length), PAD, np.int32)

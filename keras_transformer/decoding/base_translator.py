@@ -66,7 +66,7 @@ class BaseTranslator(abc.ABC):
     def _search(
         self, rows: list, texts: Sequence, sources: list, prefixes: Sequence, phrases: Sequence, options: SearchOptions
     ) -> Iterator[dict]:
-        """Search in groups of rows. Yield {row: hypotheses, best first} for each group.
+        """Translate the texts in batches. Yield {row: hypotheses, best first} for each batch.
 
         Args:
             rows: Indices of the texts to translate.
@@ -86,9 +86,9 @@ class BaseTranslator(abc.ABC):
         """
 
     def compile_ahead(self, **options: Any) -> None:  # noqa: B027  optional
-        """Compile the search for a single sentence, if the engine compiles it.
+        """Compile the search for a single sentence, if the engine compiles searches.
 
-        Without this call, the first translation of a single sentence waits for the compilation.
+        Without this call, the compilation delays the first translation of a single sentence.
 
         Args:
             options: `SearchOptions` of later calls to `translate`.
@@ -253,7 +253,7 @@ class BaseTranslator(abc.ABC):
     def _source_ids(self, texts, most, cut):
         """Return the token ids of the sources, including EOS, truncated to `most` ids.
 
-        A parser does not truncate long sentences. It represents them by EOS only, so that the search skips them.
+        For a parser, a source with more than `most` ids becomes EOS alone, so that the search skips the sentence.
         """
         sources = [[*ids, EOS] for ids in self.tokenizer.encode(texts)]
         for number, source in enumerate(sources):
@@ -264,7 +264,7 @@ class BaseTranslator(abc.ABC):
         return sources
 
     def _prefix_ids(self, prefixes, spans):
-        """Validate the prefixes of translations and return their token ids. `spans` has the spans of each source."""
+        """Validate the prefixes of translations and return their token ids. `spans` is as in `hide_spans`."""
         count = len(spans)
         if prefixes is None:
             return [[]] * count
@@ -280,7 +280,7 @@ class BaseTranslator(abc.ABC):
     def _phrase_ids(self, phrases, spans):
         """Return the token ids of the phrases for translations, without duplicates.
 
-        `spans` has the spans of each source.
+        `spans` is a list with {placeholder: span} of each source.
         """
         count = len(spans)
         if phrases is None:
@@ -291,7 +291,7 @@ class BaseTranslator(abc.ABC):
         return [self._ids_of_phrases(number, *values) for number, values in enumerate(zip(listed, spans))]
 
     def _ids_of_phrases(self, number, phrases, spans):
-        """Return the token ids of the phrases for the text with index `number`, whose source has these spans."""
+        """Return the token ids of the phrases for the text with index `number`. `spans` is {placeholder: span}."""
         found = []
         for phrase in phrases:
             if isinstance(phrase, str):
@@ -321,7 +321,10 @@ class BaseTranslator(abc.ABC):
             )
 
     def _missing_placeholders(self, sources, results, phrases):
-        """Return {row: phrases and placeholders to force}, for the rows with a hypothesis that lacks a placeholder."""
+        """Return {row: phrases} for a second search of the rows in which a hypothesis lacks a placeholder.
+
+        The phrases include the placeholders of the source.
+        """
         forced, known = {}, {*self.tokenizer.placeholders}
         for row, (source, hypotheses) in enumerate(zip(sources, results)):
             needed = known.intersection(source)
@@ -333,7 +336,7 @@ class BaseTranslator(abc.ABC):
         return forced
 
     def _show_spans(self, hypotheses, source, spans):
-        """Return the hypotheses of a source, given as ids, with spans instead of placeholders in their texts."""
+        """Return the hypotheses with spans instead of placeholders. `source` contains the token ids of the source."""
         if not self.tokenizer.placeholders:
             return hypotheses
         ids = self.tokenizer.placeholders

@@ -9,7 +9,7 @@ from keras_transformer.decoding.phrases import phrase_array
 from keras_transformer.utils.text import split_words
 
 BATCH_TOKENS = 32_768
-"""Maximum number of source and target positions over all beams of a batch.
+"""Maximum number of source and target positions in a batch, summed over all beams.
 
 The limit bounds memory use and does not affect the results."""
 BATCH_ROWS = 64
@@ -20,9 +20,9 @@ def search_inputs(source, texts, prefixes, phrases, options, few_shapes):
     """Return the `SearchInputs` of a batch.
 
     Args:
-        source: int `[batch, source_length]`. Rows of PAD at the end round up the batch size. Their search ends after
-            one token.
-        texts: Source texts of all other rows.
+        source: int `[batch, source_length]`. If the batch size is rounded up, the last rows contain only PAD, and
+            their search ends after one token.
+        texts: Source texts of the rows with tokens.
         prefixes: For each text, a list of the token ids with which its translation must begin.
         phrases: For each text, a list of lists with the token ids of the phrases that its translation must contain.
         options: `SearchOptions` with all defaults filled in.
@@ -55,7 +55,7 @@ def search_inputs(source, texts, prefixes, phrases, options, few_shapes):
 
 
 def room_for(phrases):
-    """Return the number of steps that suffice for a search with one beam to produce all phrases of a text."""
+    """Return the total length of a text's phrases, the number of steps that one beam needs to generate all phrases."""
     return sum(map(len, phrases))
 
 

@@ -30,13 +30,13 @@ class GraphBeamSearch(BatchedBeamSearch):
             lambda rows, going, *rest: tf.reduce_any(going),
             lambda *loop: self._next_segment(options, *loop),
             loop,
-            # The number of sentences and the number of nodes change between iterations.
+            # Each iteration may change the number of sentences and the number of nodes in the key/value tree.
             shape_invariants=tf.nest.map_structure(lambda array: tf.TensorShape([None] * array.shape.rank), loop),
         )
         return found
 
     def _next_segment(self, options, rows, going, state, caches, inputs, found):
-        """Loop body: run one segment of steps for the sentences `rows`, then remove finished sentences."""
+        """Loop body: run `SEGMENT` steps for the sentences `rows`. If few are unfinished, remove the finished ones."""
         steps = batched_search.SEGMENT
         state, going = self._run_segment(state, caches, inputs, options=options, steps=steps)
         best = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)

@@ -100,7 +100,7 @@ class DecoderLayer(StackLayer):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Decoder(Stack):
-    """Stack of decoder layers, with a final normalization if the norm requires one.
+    """Stack of decoder layers, with a final normalization if `norm` requires one, as pre-norm does.
 
     Args:
         num_layers: Number of layers, N.

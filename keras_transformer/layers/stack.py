@@ -73,7 +73,7 @@ class StackLayer(keras.layers.Layer):
 
 
 class Stack(keras.layers.Layer):
-    """Base class of `Encoder` and `Decoder`, with a final normalization if the norm requires one.
+    """Base class of `Encoder` and `Decoder`, with a final normalization if `norm` requires one, as pre-norm does.
 
     Args:
         num_layers: Number of layers, N.

@@ -58,8 +58,8 @@ def paired_bootstrap(metric, outputs, others, references, tokenize="13a"):
     """Compare two systems' outputs on 1,000 resamples of the lines, drawn with a fixed seed.
 
     The resamples are the same for both systems. BLEU and chrF use sacreBLEU's `PairedTest`, like
-    `sacrebleu --paired-bs`. Its p-value is one-sided, so about one in ten pairs of equally good systems gets a p-value
-    below 0.05. The p-value of exact match and F1 is two-sided.
+    `sacrebleu --paired-bs`. The p-value of `PairedTest` is one-sided, but either system can be ahead, so about one in
+    ten pairs of equally good systems gets a p-value below 0.05. The p-value of exact match and F1 is two-sided.
 
     Args:
         metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF", "exact match", or another
@@ -91,7 +91,7 @@ def _by_sacrebleu(metric, outputs, others, references, tokenize):
     (signature,) = signatures.values()
     (found,) = (results[name] for name in signatures)
     other, system = (Estimate(*map(float, (result.score, result.mean, result.ci))) for result in found)
-    # sacreBLEU reports p = 0.001 for equal outputs.
+    # sacreBLEU reports p = 0.001 if both systems have the same outputs.
     p_value = 1.0 if system.score == other.score else found[1].p_value
     return Comparison(metric, system, other, p_value, str(signature))
 
@@ -107,7 +107,7 @@ def by_resampling(metric, lines, score, signature):
     Args:
         metric: Name of the score.
         lines: Array `[2, lines, …]` of both systems' results per line.
-        score: Function that returns the scores `[2]` for such an array of resampled lines.
+        score: Function that maps an array of resampled lines, with the shape of `lines`, to the two scores `[2]`.
         signature: Signature of the score.
     """
     from sacrebleu.significance import estimate_ci

@@ -85,7 +85,7 @@ def text_drawing(tree):
 
 
 def _bracket(node):
-    """Return the text of the line that connects a constituent to its children. It begins above the first child."""
+    """Return the text that connects a constituent to its children. The text begins above the first child."""
     places = [child.centre for child in node.children]
     if len(places) == 1:
         return "│"
@@ -94,7 +94,7 @@ def _bracket(node):
     for place in places:
         bracket[place - first] = "┬"
     bracket[0], bracket[-1] = "┌", "┐"
-    # The center is not at an end of the bracket, because the ends are at least two columns apart.
+    # `centre` is strictly between the ends of the bracket, which are at least two columns apart.
     bracket[node.centre - first] = "┼" if node.centre in places else "┴"
     return "".join(bracket)
 

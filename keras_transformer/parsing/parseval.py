@@ -2,8 +2,8 @@
 
 `sentence_score` implements the rules for one sentence. The scores differ from EVALB in the following ways:
 
-- The Penn Treebank's unlabeled outer bracket, as in `( (S ...))`, is not scored, like brackets with the label TOP.
-  EVALB counts it as a bracket with an empty label.
+- This module ignores the Penn Treebank's unlabeled outer bracket, as in `( (S ...))`. EVALB counts it as a bracket
+  with an empty label.
 - Spaces around brackets do not matter.
 - The row of an error sentence contains zeros, even if its brackets are malformed.
 - There is no maximum number of errors after which scoring stops.
@@ -213,7 +213,7 @@ class Parseval:
         )
 
     def figures(self):
-        """Return {name: number} for the numbers in EVALB's summary, in the same order, and the F1 of all sentences."""
+        """Return {name: number} with the numbers of EVALB's summary in its order, then the F1 of all sentences."""
         names = ["errors", "skipped", "valid", "recall", "precision", "f1", "complete_match", "average_crossing"]
         names += ["no_crossing", "two_or_less_crossing", "tagging_accuracy", "f1_of_all_sentences"]
         return {"sentences": len(self.sentences), **{name: getattr(self, name) for name in names}}

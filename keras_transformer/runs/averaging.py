@@ -29,7 +29,7 @@ def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> 
     last = run.hparams.average_last if last is None else last
     if last < 1:
         raise UserError(f"--last must be at least 1, got {last}")
-    keep = run.hparams.keep_checkpoints  # to exclude an older best checkpoint
+    keep = run.hparams.keep_checkpoints  # ignore a best checkpoint older than the latest `keep`
     steps = run.checkpoints.steps()[-min(last, keep) :]
     if not steps:
         raise UserError(f"{run.checkpoints.path} has no checkpoints; train first")
@@ -39,7 +39,7 @@ def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> 
         for path, array in weights.items():
             if array.dtype.kind == "f":
                 array = average.get(path, 0.0) + array.astype("float64") / len(steps)
-            average[path] = array  # the last checkpoint provides the seed states
+            average[path] = array  # other arrays, the states of random generators, come from the last checkpoint
     run.checkpoints.save_averaged(
         {path: array.astype(weights[path].dtype) for path, array in average.items()}, {"steps": steps}
     )

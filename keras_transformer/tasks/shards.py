@@ -1,7 +1,9 @@
-"""Preparation of a corpus by several processes or machines. Each encodes a shard, and the last one merges all shards.
+"""Preparation of a corpus by several processes, which may run on several machines.
+
+Each process encodes a shard, and the last process to finish merges all shards.
 
     PREPARED.shards/vocabulary   the vocabulary, which the first process learns
-    PREPARED.shards/1-of-4       the chunk files of a shard, and shard.json with hashes of their vocabulary and corpus
+    PREPARED.shards/1-of-4       the chunk files of a shard, and shard.json with hashes of the vocabulary and corpus
 
 The chunks of a shard are identical to those that an ordinary preparation would write. Merging therefore works like
 resuming an interrupted preparation whose chunks all exist, and gives the same result.
@@ -119,7 +121,7 @@ def _locked(folder):
 
 def _write_shard(problem, path, shard, corpus, tokenizer, expected):
     """Write the chunk files of a shard."""
-    # Include the vocabulary, so that chunks from an attempt with another vocabulary are not reused.
+    # The key contains the vocabulary, so that chunks from an attempt with another vocabulary are not reused.
     with work_directory(path, f"{corpus}-{tokenizer.fingerprint[:16]}") as work:
         if path.is_dir():  # another process has written the shard in the meantime
             return
@@ -137,7 +139,10 @@ def _write_shard(problem, path, shard, corpus, tokenizer, expected):
 
 
 def _vocabulary(problem, folder):
-    """Return the shared tokenizer, which is learned if missing, and {split: expected number of pairs} or None."""
+    """Return the shared tokenizer and {split: expected number of pairs}.
+
+    If no process has learned the vocabulary yet, learn it now. Otherwise, the second value is None.
+    """
     path = folder / VOCABULARY
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):

@@ -18,8 +18,8 @@ class TrainingCost:
     Attributes:
         parameters: Number of weights of the model.
         updates: Number of updates.
-        counted: Floating-point operations of all matrix products. A multiply-add counts as two operations, a backward
-            pass as two forward passes.
+        counted: Floating-point operations of all matrix products in the run. A multiply-add counts as two operations. A
+            backward pass has twice as many operations as a forward pass.
     """
 
     parameters: int
@@ -47,7 +47,8 @@ def training_cost(hparams, vocab_size, length=30):
         model = registry.models.get(hparams.model)(vocab_size, hparams)
     set_global_attribute("uninitialized_variables", waiting)  # otherwise the next scope would initialize the model
     rows = max(hparams.batch_tokens // length, 1)
-    update = hparams.passes * model.update_flops(rows, length, length)  # without `compile`, the model counts one pass
+    # Without `compile`, `update_flops` ignores the second pass of R-Drop.
+    update = hparams.passes * model.update_flops(rows, length, length)
     return TrainingCost(model.count_params(), hparams.train_steps, float(update) * hparams.train_steps)
 
 

@@ -54,7 +54,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
             self.scale_variables = [*self._scalars("float32", "loss_scale"), *self._scalars("int32", "good_updates")]
             self.loss_scale, self.good_updates = self.scale_variables
             self.loss_scale.assign(FIRST_LOSS_SCALE)
-        # Statistics for `watched`, which are not part of a checkpoint.
+        # The statistics that `watched` returns. Checkpoints do not contain them.
         self.watch_variables = [
             *self._scalars("float32", "norm_total", "norm_largest"),
             *self._scalars("int32", "num_updates", "num_faults", "first_fault"),
@@ -69,7 +69,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         return loss * self.loss_scale.value if self.scales_loss else loss
 
     def watched(self):
-        """Read the statistics since the last call from the device, and reset them.
+        """Read the statistics of the updates since the last call, and reset them.
 
         Returns:
             A tuple (norms, number of faults, step of the first fault, counted from 1). The norms, before clipping, are
@@ -107,7 +107,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         super()._backend_update_step(gradients, variables, (learning_rate, ops.cast(finite, "float32")))
 
     def _all_reduce_sum_gradients(self, gradients_and_variables):
-        """Return the arguments unchanged: on TensorFlow `_backend_update_step` has already summed the gradients."""
+        """Return the argument unchanged. On TensorFlow, `_backend_update_step` has already summed the gradients."""
         return gradients_and_variables
 
     def _watch(self, norm, finite, fault):

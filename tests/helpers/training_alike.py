@@ -46,7 +46,7 @@ def fit(problem, strategy=None, accumulate=1, remat=False, hparams=None, dtype=N
     hparams = hparams or small()
     with strategy.scope() if strategy else contextlib.nullcontext():
         model = kt.Transformer.from_hparams(hparams, problem, dtype=dtype)
-        # Adam would hide the scale of gradients and amplify rounding errors.
+        # Adam would hide wrong scales of gradients and amplify rounding errors.
         optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
         arguments = kt.compile_arguments(hparams, accumulate, remat=remat) | {"optimizer": optimizer}
         if r_drop is not None:  # `HParams` would reject R-Drop without dropout
@@ -88,7 +88,7 @@ def assert_same_training(trained, expected, number=UPDATES, names=("val_nll", "v
 
 
 def assert_train_resumes_and_ends_alike(strategy, folder):
-    """Assert that a run resumed with a strategy on two devices gives the same result as a run on one device."""
+    """Assert that a run that resumes with a strategy on two devices gives the same result as a run on one device."""
     with quick_runs():
         problem = kt.problem("reverse", data_dir=folder / "data", num_symbols=4, longest=5, train_pairs=30)
         hparams = small(train_steps=6, checkpoint_steps=4, eval_steps=6, beam_size=1, extra_length=2)

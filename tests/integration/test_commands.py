@@ -382,7 +382,7 @@ def test_translate_keeps_old_output_after_bad_line(home, call, tmp_path, monkeyp
     flags = (f"--input={tmp_path}/lines.txt", f"--output={tmp_path}/output.txt")
     call("translate", f"--run={home.run}", *flags).refused(f"{tmp_path}/lines.txt:4: not UTF-8")
     assert (tmp_path / "output.txt").read_text() == "old\n"
-    partial = (tmp_path / "output.txt.partial").read_text()  # translations of the lines before the bad one
+    partial = (tmp_path / "output.txt.partial").read_text()  # translations of the lines before the invalid line
     assert partial.count("\n") == 3 and len(list(tmp_path.iterdir())) == 3
 
 

@@ -84,7 +84,7 @@ class Exported(NamedTuple):
 
 @pytest.fixture(scope="module", params=["pieces", "trees"])
 def exported(request, tmp_path_factory):
-    """Yield a translator and its SavedModel. All test processes share the SavedModel."""
+    """Yield a translator and its SavedModel. All test processes share the files of the SavedModel."""
     translator, options = made(request.param), OPTIONS[request.param]
 
     def make(path):

@@ -230,7 +230,7 @@ def test_translate_rejects_wrong_flags(translate, flags, said):
 def interrupted(process):
     """Interrupt a process until it ends, and return its stderr.
 
-    Python ignores an exception in a destructor, so one interrupt may not be enough.
+    One interrupt may not be enough, because Python ignores a KeyboardInterrupt that is raised in a destructor.
     """
     for _ in range(10):
         process.send_signal(signal.SIGINT)

@@ -27,7 +27,7 @@ def page(driver, tmp_path):
 
 
 def drawn(driver):
-    """Return the shapes of all lines. Read them with one script, because the page may redraw at any time."""
+    """Return the SVG paths of all lines. Read all paths in one script, because the page may redraw at any time."""
     return driver.execute_script(
         "return Array.from(document.querySelectorAll('svg path'), path => path.getAttribute('d'))"
     )

@@ -44,7 +44,7 @@ run_command(main)
 
 
 class Killed(BaseException):
-    """Exception that the package does not catch, so it ends a run like a kill."""
+    """Exception that simulates a kill. No code of the package catches this exception."""
 
 
 def flags(folder, steps=STEPS):
@@ -103,7 +103,7 @@ def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert checkpoints.steps() == [10] and checkpoints.best_step() == 10
 
-    # Do not let the run write the optimizer state, the largest file of a checkpoint.
+    # The size limit lets the run write all files of a checkpoint except the largest, the optimizer state.
     largest = max(path.stat().st_size for path in (whole.path / "checkpoints" / "step-000000010").iterdir())
     with largest_file(largest - 1):
         outcome = call("train", *flags(tmp_path))
@@ -135,7 +135,7 @@ def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
 
 
 def test_train_stops_at_ctrl_c_when_nobody_reads(call, tmp_path):
-    """Interrupt a run after the reader of its stdout has exited. In `train | tee log`, Ctrl-C stops both processes.
+    """Interrupt a run after the reader of its stdout has exited, as when Ctrl-C stops both parts of `train | tee log`.
 
     Also check that no second process can train in the run's directory at the same time.
     """

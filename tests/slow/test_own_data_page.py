@@ -42,7 +42,7 @@ def commands_of(section):
 
 
 def typed(call, commands):
-    """Run the commands of the page with a smaller model. Return the names of the commands."""
+    """Run commands of docs/own_data.md, with a smaller model in `train`. Return the names of the commands."""
     for name, arguments in commands:
         out = call(name, *arguments, *(SMALLER if name == "train" else [])).succeeded_with_warnings()
         assert out or name == "translate"

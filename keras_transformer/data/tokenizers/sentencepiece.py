@@ -61,7 +61,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise no_byte_pairs("this SentencePiece model")
         if any(map(self._processor.is_byte, numbers)):
             raise no_byte_pairs("a SentencePiece model with byte fallback")
-        # Pieces that were not learned, such as `symbols`, have score 0. The first learned piece after them also has 0.
+        # Pieces that were not learned, such as `symbols`, have score 0, and so does the first learned piece after them.
         given = [i for i in numbers if not scores[i]][:-1]
         return BPEDropout(self.pieces(numbers), scores, self.word_starts, {*range(len(SPECIAL)), *given})
 
@@ -87,7 +87,8 @@ class SentencePieceTokenizer(Tokenizer):
     def hidden_ids(self):
         """Replacement ids for word dropout (see `Tokenizer.hidden_ids`).
 
-        The piece "▁", with which unknown words begin, replaces pieces that begin a word. Language tags are not hidden.
+        Pieces that begin a word become "▁" instead of UNK, because the pieces of an unknown word begin with "▁". Word
+        dropout does not change language tags.
         """
         ids, blank = super().hidden_ids, self._processor.piece_to_id("▁")
         begins = self.word_starts == 1

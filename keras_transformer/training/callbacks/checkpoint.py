@@ -54,7 +54,7 @@ class CheckpointCallback(StepCallback):
     def time_is_over(self, step):
         """Return whether `checkpoint_minutes` have passed since the last checkpoint.
 
-        If there are several workers, they check the time only every `MEET_EVERY` updates.
+        Several workers must agree on the answer, so they check the time only every `MEET_EVERY` updates.
         """
         minutes = self.hparams.checkpoint_minutes
         if not minutes or (self.workers.count > 1 and step % MEET_EVERY):
@@ -92,7 +92,7 @@ class CheckpointCallback(StepCallback):
         return tuple(-math.inf if metrics.get(name) is None else sign * metrics[name] for name, sign in signs.items())
 
     def save(self, step, from_signal=False):
-        """Write a checkpoint. With `from_signal`, the next save removes it."""
+        """Write a checkpoint. If `from_signal` is true, the next call of `save` removes this checkpoint."""
         checkpoints = self.run.checkpoints
         self.progress.end_line(step)  # so that a resumed run logs each update exactly once
         with Stopwatch() as stopwatch:

@@ -53,7 +53,7 @@ def scratch(monkeypatch, tmp_path):
         monkeypatch.setattr(one, "_descriptions", dict(one._descriptions))
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would reuse bytecode after quick changes
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python could reuse the bytecode of an earlier version
     monkeypatch.chdir(tmp_path)
     modules = set(sys.modules)
     yield
@@ -71,12 +71,12 @@ def write(path, text):
 
 
 def hparams(name):
-    """Return the source code of a plug-in that registers hparams under a name."""
+    """Return the source code of a plug-in that registers a preset with the given name."""
     return HPARAMS.replace("NAME", name)
 
 
 def complaint(plugin):
-    """Return the message of the `UserError` that loading raises. Assert that nothing stays registered."""
+    """Load an invalid plug-in and return the message of its `UserError`. Assert that nothing stays registered."""
     before = registry.entries()
     with pytest.raises(UserError) as caught:
         kt.load_plugin(plugin)
@@ -90,7 +90,7 @@ def complaint(plugin):
 
 @pytest.fixture
 def example():
-    """Write the plug-in of the page to the working directory. Return the page's commands."""
+    """Write the example plug-in of docs/plugins.md to the working directory. Return the commands of the example."""
     (code,) = re.findall(r"```python\n(\"\"\".*?)```", PAGE, flags=re.DOTALL)
     write(re.search(r"Save this file as `(\w+\.py)`", PAGE)[1], code)
     (commands,) = re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -98,7 +98,7 @@ def example():
 
 
 def test_page_example_runs_and_resumes(example, call, monkeypatch, tmp_path):
-    """Run the page's commands. Before each of them, unload all plug-ins, as if the process were new."""
+    """Run the commands of the example. Unload all plug-ins before each command, to simulate a new process."""
 
     def follow(line, *more):
         forget()
@@ -284,7 +284,7 @@ def run():
 
 
 def open_run(*flags):
-    """Open the run as a later command with these flags would. Return the loaded plug-ins."""
+    """Open the run as `evaluate` does with these flags. Return the loaded plug-ins."""
     Parser("evaluate", "", "").parse_args(flags)
     assert Run.open("run").problem.name == "mine"
     return plugins.loaded()

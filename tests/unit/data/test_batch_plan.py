@@ -19,7 +19,7 @@ LONGEST = 60
 
 @st.composite
 def corpora(draw):
-    """Draw the source and target lengths of 1 to 400 pairs. The two sides may be equal, similar or very different."""
+    """Draw source and target lengths of 1 to 400 pairs: equal, similar or very different lengths on the two sides."""
     count = draw(st.one_of(st.integers(1, 5), st.integers(1, 400)))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     longest = draw(st.integers(1, LONGEST))
@@ -171,7 +171,7 @@ def multi30k(tmp_path_factory):
 
 
 def assert_little_padding(plan, longest, shape, used):
-    """Check the shares of real tokens, and the mean share of the token budget that the longer side of a batch uses."""
+    """Assert minimum shares of real tokens, and that batches use a mean share of at least `used` of the budget."""
     assert plan.real_share("longest") >= longest, plan
     assert plan.real_share("shape") >= shape, plan
     budget = [len(b.rows) * max(b.source_length, b.target_length) / plan.batch_tokens for b in epoch_of(plan, 0)]
@@ -180,7 +180,7 @@ def assert_little_padding(plan, longest, shape, used):
 
 
 def share_that_meets_again(plan):
-    """Return the probability that two pairs from one batch of the first epoch share a batch again in the second."""
+    """Return the probability that two pairs in one batch of the first epoch also share a batch in the second epoch."""
     first, second = (np.empty(plan.num_pairs, np.int64) for _ in range(2))
     for epoch, places in enumerate((first, second)):
         for number, batch in enumerate(epoch_of(plan, epoch)):

@@ -178,7 +178,7 @@ def test_vocab_file_replaces_learning(corpus):
     path = corpus / "own.model"
     path.write_bytes(plain_model())
     problem = parallel(corpus, vocab_file=str(path)).prepare()
-    assert problem.tokenizer.vocab_size == 301  # the model has 300 pieces, and <pad> is new
+    assert problem.tokenizer.vocab_size == 301  # the 300 pieces of the model, and <pad>
     assert str(path.resolve()) in problem.store.manifest["corpus"]
     first = problem.store.fingerprint
     path.write_bytes(plain_model(model_type="bpe"))
@@ -246,7 +246,7 @@ def test_separate_vocabularies_reject_bpe_dropout_and_model_file(corpus):
 
 
 def test_vocab_file_with_two_models_keeps_sides(separate, corpus):
-    """Load a file with two vocabularies. Its source side stays the source side, even for a reversed problem."""
+    """Check that a reversed problem uses the source vocabulary of a file with two vocabularies for its sources."""
     separate.tokenizer.save(corpus)
     path = str(corpus / separate.tokenizer.file_name)
     problems = [

@@ -75,12 +75,12 @@ def exhaustive(translator):
 
 
 def are_greedy(translator, sequences, extra_length):
-    """Return a list of bools, one per source: whether greedy search would find the sequence for the source."""
+    """Return one bool per source: True if greedy search would produce the given sequence for this source."""
     log_p = next_log_probabilities(translator, SOURCES, sequences, 11)
     log_p[:, :, [PAD, BOS]] = -np.inf
     found = []
     for text, tokens, row in zip(SOURCES, sequences, log_p, strict=True):
-        free = tokens[: len(text.split()) + extra_length]  # drop an EOS that the length limit forced
+        free = tokens[: len(text.split()) + extra_length]  # without an EOS forced by the length limit
         found.append(tokens[-1] == EOS and list(free) == row.argmax(axis=1)[: len(free)].tolist())
     return found
 
@@ -122,7 +122,7 @@ def assert_same(found, expected):
         np.testing.assert_allclose(*numbers, rtol=1e-4, atol=1e-5)
 
 
-# Only two lengths, because JAX compiles each maximum length.
+# Use only two source lengths, because JAX compiles the search for each maximum length.
 one_or_four = st.sampled_from([1, 4]).flatmap(lambda length: st.text("abx", min_size=length, max_size=length))
 
 
@@ -313,7 +313,7 @@ def test_search_flags_nonfinite_sentences(value, index):
     table = Table(seed=2, raised=[(EOS, -9.0)])
     table.by_position[[1, 4], index, 5] = value
     state = table.search([9, 9, 9, 2, 2], nbest=1)
-    # The search of the last sentence ends before index 3, while others continue.
+    # The last sentence has a limit of 2 tokens, so its search ends before the non-finite value at index 3.
     assert ops.convert_to_numpy(state.finite).tolist() == [True, False, True, True, index > 0]
 
 

@@ -32,7 +32,7 @@ from keras_transformer.decoding.phrases import (
 from keras_transformer.decoding.search_options import Sampling
 
 PHRASES = [[[A]], [[A, B], [B, UNK]], [[UNK, UNK], [B]]]
-"""Phrases for each source in SOURCES. Each phrase fits into the source's limit."""
+"""Phrases for each source in SOURCES. The phrases fit into the length limit of the translation."""
 
 
 pytestmark = pytest.mark.usefixtures("segments")
@@ -51,7 +51,7 @@ def contain_phrases(results, phrases=PHRASES):
 
 @pytest.fixture
 def limited(monkeypatch):
-    """Searches whose length limits do not grow with the phrases, like those of `exhaustive`."""
+    """Prevent phrases from raising the length limits of a search, because `exhaustive` ignores phrases."""
     monkeypatch.setattr(search_batches, "room_for", lambda phrases: 0)
 
 

@@ -36,7 +36,7 @@ class Meeting(_SeveralWorkers):
 
 
 def in_threads(count, function):
-    """Call a function with each of several `Workers` in a separate thread. Return the list of results and errors."""
+    """Call `function` in `count` threads, each with its own `Workers`. Return the list of results and errors."""
     board, found = (threading.Barrier(count), {}), {}
 
     def work(number):

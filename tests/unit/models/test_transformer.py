@@ -152,7 +152,7 @@ def test_dropout_is_placed_as_in_section_5_4():
 
 
 def test_dropout_applies_to_sum_with_positions(monkeypatch):
-    """Use zero embeddings and one-hot positions, on which dropout of the embeddings alone would have no effect."""
+    """Use zero embeddings and one-hot positions. If dropout applied only to the embeddings, it would have no effect."""
     model, entered = make_model(dropout=0.5), []
 
     def call(self, x, *_, **__):
@@ -280,7 +280,7 @@ def test_loss_from_states_and_logits_matches_oracle(label_smoothing):
 
 
 def test_r_drop_runs_two_passes_with_different_dropout(monkeypatch):
-    """Compute the expected loss from the two passes, which are in adjacent rows."""
+    """Compute the expected loss from both passes. Rows 2i and 2i + 1 of the doubled batch are the passes of row i."""
     model = randomize(make_model(compile=True, dropout=0.3, r_drop=5.0))
     states, seen = type(model).states, []
     monkeypatch.setattr(

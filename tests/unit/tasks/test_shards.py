@@ -1,4 +1,4 @@
-"""Tests of `prepare` in shards: the merged corpus equals an unsharded one, and errors name faulty shards."""
+"""Tests of `prepare` in shards: the merged corpus equals a corpus prepared at once, and errors name faulty shards."""
 
 import random
 import shutil
@@ -127,7 +127,7 @@ def test_merge_names_faulty_shards(corpus, tmp_path):
 
 
 def prepare_shard_of_copy(problem, shards):
-    """Prepare shard 3 without merging. The merge normally starts when the last shard is complete."""
+    """Prepare shard 3 while shard 1 is hidden, so that the completion of shard 3 does not start the merge."""
     moved = shards.with_name("moved")
     (shards / "1-of-3").rename(moved)
     prepare_shard(problem, 3, 3)

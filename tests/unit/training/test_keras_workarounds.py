@@ -81,7 +81,7 @@ def watch(model, monkeypatch):
     return seen
 
 
-# `fit` shuffles a finite PyDataset with Python's random module, and its symbolic build consumes the first batch.
+# Keras' `fit` shuffles a finite PyDataset with Python's random module, and consumes its first batch to build the model.
 
 
 @pytest.mark.parametrize("start", [0, 5])
@@ -95,7 +95,7 @@ def test_fit_reads_batches_in_plan_order(start, monkeypatch):
     assert random.getstate() == state
 
 
-# `fit` infers variable dimensions from the first two batches. Keras calls epoch hooks too early to count updates.
+# Keras' `fit` infers variable dimensions from the first two batches, and calls epoch hooks too early to count updates.
 
 
 def test_fit_traces_once_and_callbacks_count_updates(monkeypatch):
@@ -121,7 +121,7 @@ def test_fit_traces_once_and_callbacks_count_updates(monkeypatch):
     assert float(model.optimizer.learning_rate) == pytest.approx(oracles.learning_rate(16, updates + 1))
 
 
-# On a thread-safe backend, Keras runs callbacks during the next updates.
+# On a thread-safe backend, Keras runs callbacks in another thread, during later updates.
 
 
 def test_callbacks_come_between_updates(monkeypatch):
@@ -139,7 +139,7 @@ def test_callbacks_come_between_updates(monkeypatch):
     assert set(threads) == {threading.main_thread()}
 
 
-# Keras averages over batches instead of tokens, and it never stops reading an infinite PyDataset.
+# Keras' `evaluate` averages over batches instead of tokens, and does not stop if a PyDataset is infinite.
 
 
 def test_evaluate_reads_batches_once_and_averages_over_tokens(monkeypatch):
@@ -193,7 +193,7 @@ def test_micro_batches_draw_masks_in_fixed_order():
         np.testing.assert_array_equal(one, other)
 
 
-# Loss.__call__ casts labels and logits to the dtype of the loss.
+# Keras' Loss.__call__ casts labels to the dtype of the loss, but bfloat16 cannot represent all large ids.
 
 
 def test_loss_keeps_large_label_ids_in_bfloat16():
@@ -214,7 +214,7 @@ def test_model_keeps_large_label_ids_in_bfloat16():
     assert float(model.get_metrics_result()["nll"]) < 2  # wrong labels would give more than 10
 
 
-# With scores of −∞, a fully masked row is NaN even after multiplication by weight 0. A score of −1e9 overflows float16.
+# If masked scores were −∞, a fully masked row would be NaN, even after multiplication by 0. In float16, −1e9 overflows.
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
