@@ -155,7 +155,7 @@ def translation(connection, text, stream=False):
     Raises:
         ValueError: The server answered with an error.
     """
-    # A server that does not support streams (latency.py --baseline) would reject even "stream": false.
+    # Send "stream" only if it is true: a server that does not support streams (latency.py --baseline) rejects it.
     body = json.dumps({"texts": [text]} | ({"stream": True} if stream else {})).encode()
     connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
     response = connection.getresponse()

@@ -24,7 +24,7 @@ os.environ["KERAS_TRANSFORMER_TEST_SEED"] = str(SEED)  # subprocesses inherit th
 
 hypothesis.settings.register_profile("dev", max_examples=25, deadline=None)
 hypothesis.settings.register_profile("ci-slow", max_examples=200, deadline=None)
-hypothesis.settings.load_profile("dev")  # --hypothesis-profile=NAME selects another profile
+hypothesis.settings.load_profile("dev")  # the default; pytest --hypothesis-profile=NAME overrides it
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # shells make background jobs ignore SIGINT
     signal.signal(signal.SIGINT, signal.default_int_handler)

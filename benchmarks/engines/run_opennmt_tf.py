@@ -51,7 +51,7 @@ def swapped(ids):
 
 
 def build(vocab_size, hparams, params):
-    """Return a new OpenNMT-tf model with dropout only where the paper has it. `params` are OpenNMT-tf's parameters.
+    """Return a new OpenNMT-tf model with dropout only where the paper applies it. `params` are OpenNMT-tf's parameters.
 
     Raises:
         SystemExit: OpenNMT-tf has no equivalent model.

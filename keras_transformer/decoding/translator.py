@@ -30,8 +30,8 @@ class Translator(BaseTranslator):
         problem: `Problem` whose tokenizer the model uses, or a `Tokenizer`.
         hparams: `HParams` with the default `beam_size`, `alpha` and `extra_length` (default: the model's).
         jit_compile: Whether TensorFlow compiles the search with XLA. The compiled search is faster, but each batch
-            shape takes seconds to compile, so it pays off only for many sentences. "auto" compiles only the search for
-            a single sentence of at most 64 tokens. JAX always compiles.
+            shape takes seconds to compile, so compilation pays off only for many sentences. "auto" compiles only the
+            search for a single sentence of at most 64 tokens. JAX always compiles.
 
     Raises:
         UserError: The vocabulary sizes of the model and tokenizer differ, or the list of models is empty.
@@ -223,7 +223,7 @@ class Translator(BaseTranslator):
         Returns:
             The log-probabilities, float32 `[batch, length]`, and the alignments, float32
             `[batch, length, source_length]`. The alignments are the cross-attention weights of the last layer, averaged
-            over heads and models. If not requested, they are zeros `[1]`.
+            over heads and models. If `alignments` is False, zeros `[1]` are in their place.
         """
         decoder_input = ops.concatenate([ops.full_like(labels[:, :1], BOS), labels[:, :-1]], axis=1)
         log_p, weights = [], []

@@ -15,10 +15,10 @@ from keras_transformer.utils.timing import duration
 logger = logging.getLogger(__name__)
 
 PRODUCTS, OTHER = 1.15, 0.5
-"""Relative times of an update on a CPU, for its matrix products and for all other work (docs/benchmarks.md).
+"""Relative times of the matrix products and of all other work in an update on a CPU (docs/benchmarks.md).
 
-The unit is the time of one large matrix product with the same number of floating-point operations. Only the time of the
-matrix products depends on the precision.
+The unit is the time of one large matrix product with as many floating-point operations as the update. Only the time of
+the matrix products depends on the precision.
 """
 HIGH_RATE = 0.01
 """Learning rate above which the summary has a note: twice the highest rate of any preset."""

@@ -16,7 +16,7 @@ class UserError(Exception):
 
 
 class TextError(UserError):
-    """Error for one of several texts. Callers may set another index or name for the text.
+    """Error for one of several texts. Callers may change the index and the name of the text.
 
     Args:
         index: Index of the text.

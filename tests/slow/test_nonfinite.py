@@ -19,7 +19,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture
 def train(call, text, tmp_path):
-    """Return a function that trains in a directory. It takes the directory's name and additional flags."""
+    """Return a function that runs `train`. Its arguments are the name of the output directory and additional flags."""
     return lambda name, *flags: call("train", *text, *SETTINGS, f"--output_dir={tmp_path}/{name}", *flags)
 
 

@@ -179,7 +179,7 @@ def test_patience_counts_evaluations_after_best(tmp_path):
     evaluation = types.SimpleNamespace(evaluated=lambda step: step % 5 == 0)
     stopping = callbacks.EarlyStopping(0, run, kt.HParams(patience=2, eval_steps=5), evaluation)
     stopping.set_model(types.SimpleNamespace(stop_training=False))
-    for step in (5, 10, 13, 15, 20):  # 13 was the last step of a shorter run
+    for step in (5, 10, 13, 15, 20):  # a shorter run, which ended at 13, was extended
         run.log(kind="validation", step=step)
     assert not callbacks.ended_early(run, stopping.hparams, 20)  # there is no best checkpoint yet
     run.checkpoints.path.mkdir()
