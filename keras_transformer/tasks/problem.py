@@ -81,10 +81,7 @@ class Problem:
         raise NotImplementedError
 
     def corpus_files(self) -> list:
-        """Return the paths of the corpus files. Download missing files.
-
-        The default implementation returns the path of the Python file that defines the class.
-        """
+        """Return the paths of the corpus files; download missing files. The default is the Python file of the class."""
         try:
             return [inspect.getfile(type(self))]
         except (TypeError, OSError):  # raised for a class from a notebook
