@@ -8,9 +8,9 @@ Workloads:
 
 - `forced`: a model with random weights translates one batch of 64 sentences. Each sentence has 25 source tokens, and
   25 output tokens plus EOS.
-- `natural`: a trained run translates a split of its problem in batches of 64 sentences of similar length. This project
-  limits the length of each output as usual. The other engines apply the limit of the longest source to the whole batch.
-  Output tokens are those of the best hypotheses, without EOS.
+- `natural`: a trained run translates a split of its problem in batches of 64 sentences of similar length. The limit for
+  the length of an output is the source length plus `extra_length`. The other engines apply the limit of the longest
+  source to the whole batch. Output tokens are those of the best hypotheses, without EOS.
 
 Each engine runs in a separate process with `--threads` threads. The process loads the model and translates all
 sentences once as a warm-up. In each of `--repeats` rounds, the engines then run one after the other, so that the load
@@ -24,9 +24,9 @@ The searches differ:
   ((5 + |y|) / 6)^α for open and ((6 + |y|) / 6)^α for finished hypotheses.
 - End of the search: this project stops when no open hypothesis can become the best. OpenNMT-tf stops when every beam
   has finished. CTranslate2 stops when it has as many finished hypotheses as beams. With α = 0, it stops when the
-  first beam has finished.
+  best beam has finished.
 - Outputs of `forced`: this project outputs 25 tokens and EOS. The other engines output 26 tokens without EOS.
-- CTranslate2 and OpenNMT-tf may output PAD and BOS. This project never does.
+- CTranslate2 and OpenNMT-tf may output PAD and BOS. This project never outputs them.
 """
 
 import dataclasses
@@ -80,7 +80,7 @@ def main(arguments):
 
 
 def read_flags(arguments):
-    """Parse the command line and return the flags. `variants` is the list of (engine, precision, mode) to measure.
+    """Parse the command line. Return the flags, with an attribute `variants`: a list of (engine, precision, mode).
 
     Raises:
         UserError: A flag is wrong, or the flags exclude all engines.

@@ -2,7 +2,7 @@
 
     python benchmarks/exports.py --run=runs/multi30k --json=docs/results/exports.jsonl
 
-All variants translate a test split and some unusual strings:
+All variants translate a test split:
 
 - `Translator` in float32, as the reference.
 - The SavedModel in float32 and bfloat16, in batches of 64 and one by one.
@@ -10,12 +10,13 @@ All variants translate a test split and some unusual strings:
 - `engine`: the run itself with `--engine=ctranslate2`.
 
 The benchmark reports shares of equal translations. `same` compares with `Translator` in float32, and `same_precision`
-with `Translator` in the precision of the export. `awkward` is the share for the unusual strings.
-`max_score_difference` covers only outputs whose tokens are the same as those of `Translator` in the precision of the
-export. The measurement of sentences per second starts after a warm-up batch.
+with `Translator` in the precision of the export. SavedModels also translate some unusual strings. `awkward` compares
+these translations with `Translator` in float32. `same_alone` and `awkward_alone` are the shares for batches of one
+text. `max_score_difference` covers only outputs whose tokens are the same as those of `Translator` in the precision of
+the export. A SavedModel translates a warm-up batch before the measurement of sentences per second.
 
 CTranslate2 has a different beam search (docs/serving.md), so the benchmark also compares its greedy outputs and its
-log-probabilities of given targets. CTranslate2's outputs are cut to this project's limit, the source length plus
+log-probabilities of the references. CTranslate2's outputs are cut to this project's limit, the source length plus
 `extra_length`.
 
 `--variants="huggingface float32" --python=PATH` measures the export for transformers. PATH is a Python interpreter with

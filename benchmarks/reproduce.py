@@ -3,11 +3,11 @@
     python benchmarks/reproduce.py multi30k --raw_dir=FOLDER
     python benchmarks/reproduce.py table3 --list
 
-An experiment is a list of runs. The program trains each run and evaluates some of its checkpoints. By default, these
-are the best checkpoint and the average of the last ones, on the validation and the test split. Each evaluation appends
-a row to docs/results/EXPERIMENT.jsonl. The program skips evaluations that already have a row, in any backend and
-precision. You may interrupt it at any time. The same command resumes from the last checkpoint. `--list` shows which
-runs are done.
+An experiment is a list of runs. The program trains each run and evaluates some of its checkpoints. By default, it
+evaluates the best checkpoint and the average of the last checkpoints, on the validation and the test split. Each
+evaluation appends a row to docs/results/EXPERIMENT.jsonl. The program skips evaluations that already have a row, even
+if another backend or precision produced the row. You may interrupt the program at any time. The same command resumes
+from the last checkpoint. `--list` shows which runs are done.
 
 Several processes may work on one experiment, for example one per core (`taskset -c 1 python …`). A process skips runs
 on which another process is working. The environment variable KERAS_BACKEND selects the backend, and `--precision`
@@ -46,7 +46,7 @@ class Evaluation:
     decoding: dict = dataclasses.field(default_factory=dict)
 
     def matches(self, row):
-        """Return whether a result row of the same run belongs to this evaluation."""
+        """Return whether a result row of the planned run is from this evaluation."""
         usual = {name: row["hparams"][name] for name in ("beam_size", "alpha", "extra_length")}
         same = (row["checkpoint"]["name"], row["split"]) == (self.checkpoint, self.split)
         return same and {**usual, **self.decoding}.items() <= row["decoding"].items()
@@ -97,7 +97,7 @@ class PlannedRun:
 
     @property
     def name(self):
-        """Name of the run directory. It contains a digest of all hparams, because presets may change."""
+        """Name of the run directory. It contains a digest of all hparams, so it changes when the preset changes."""
         changes = "".join(f"-{field}={value}" for field, value in {**self.overrides, **self.settings}.items())
         fields = dataclasses.asdict(load_hparams(self.preset, **self.overrides))
         fields = {name: value for name, value in fields.items() if value != DEFAULTS[name]}
@@ -117,7 +117,7 @@ class PlannedRun:
         return self.evaluations or [Evaluation(name, split) for name in checkpoints for split in SPLITS]
 
     def matches(self, row):
-        """Return whether a result row is from this run. Compare all hparams, because presets may change."""
+        """Return whether a result row is from this run, with the current hparams of the preset."""
         changes = changed_fields(row["preset"], row["hparams"])
         changes.pop("seed", None)
         same = (row["problem"], row["preset"], row["seed"]) == (self.problem, self.preset, self.seed)
@@ -136,7 +136,7 @@ def variations(name, *values):
 
 
 def better(seed=1, synthetic=None, **changes):
-    """Return a run of `tiny` with smaller batches and additional changes."""
+    """Return a run of `tiny` with smaller batches, without early stopping, and with the given changes of hparams."""
     usual = {"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None}
     steps = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
     settings = {"extra_train": synthetic.path} if synthetic else {}
@@ -183,11 +183,11 @@ EXPERIMENTS = {
     "length_penalty": [length_penalties(seed) for seed in (1, 2, 3)],
     "table3": [
         short(),
-        short(seed=2),  # shows the difference between seeds
+        short(seed=2),  # to show how much the scores vary between seeds
         *variations("num_heads", 1, 2, 8, 16),  # (A)
         *variations("d_k", 8, 16),  # (B)
         *variations("num_layers", 2, 3, 6),  # (C)
-        short(num_layers=6, norm="pre"),  # six layers with post-norm do not learn
+        short(num_layers=6, norm="pre"),  # because six layers with post-norm do not learn
         *variations("d_model", 64, 256),
         *variations("d_ff", 128, 512),
         *variations("dropout", 0.0, 0.1, 0.2),  # (D)
@@ -265,7 +265,9 @@ def evaluate(run, evaluations, results, lock):
 
 
 def synthesize(planned, flags):
-    """Train the translation models of a run's synthetic pairs, and translate. Return whether the pairs exist.
+    """Train the models that translate a run's synthetic pairs, and translate. Return whether the pairs exist.
+
+    Another process may still be working on the pairs or on one of the models.
 
     Raises:
         UserError: `--raw_dir` has no captions.

@@ -64,7 +64,7 @@ class ParallelText(TranslationProblem):
         return [found] if found else []
 
     def _check_copies(self, sources):
-        """Return the sources. Raise a `UserError` if weights request copies of pairs and a filter would drop them."""
+        """Return the sources. Raise a `UserError` if a filter would drop copies of pairs that a weight requests."""
         require(
             not (self.dropped_duplicates and any(source.weight > 1 for source in sources)),
             f"{self.name}: {self.dropped_duplicates} cannot be combined with a weight above 1, because it would "
@@ -75,7 +75,7 @@ class ParallelText(TranslationProblem):
     def _has(self, split):
         try:
             return bool(self.sources(split))
-        except UserError:  # reading the files will raise the error again
+        except UserError:  # reading the files raises the same error later
             return True
 
     def corpus_files(self):
@@ -172,7 +172,7 @@ class Direction(ParallelText):
         return [found] if found else []
 
     def _listed_sources(self, text, split):
-        """Return the sources of the entries without languages and of those for this direction or its reverse."""
+        """Return the sources of entries for this direction, for its reverse, or without languages."""
         own, sources = (self.source, self.target), []
         for languages, entry in parse_entries(text):
             if languages and {*languages} != {*own}:

@@ -1,4 +1,4 @@
-"""Engine of this project: `fit` on `TokenBatches`, and `Translator.translate` from text to text, as users call them.
+"""Engine of this project. It trains with `fit` on `TokenBatches`, and translates texts with `Translator.translate`.
 
 The task `matmul` measures the speed of the machine with products of two large square matrices.
 """
@@ -46,7 +46,8 @@ def train(job):
     batches, start_of_next = training_batches(job["corpus"]), 0
 
     def updates(count):
-        nonlocal start_of_next  # repeat the first epoch, as other engines do, because each epoch has different batches
+        # Repeat the batches of the first epoch, as the other engines do. A second epoch would have other batches.
+        nonlocal start_of_next
         while count:
             some = min(count, batches.batches_per_epoch - start_of_next)
             history = model.fit(batches.replace(start=start_of_next), steps_per_epoch=some, epochs=1, verbose=0)

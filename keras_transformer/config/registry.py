@@ -1,4 +1,4 @@
-"""Registries of problems, hparams, models and layers, which refer to each other only by name.
+"""Registries of problems, hparams, models and layers. Flags and hparams select the entries by name.
 
 `load_catalog` imports the files of `problems/` and `hparams/`, whose decorators register their content. Modules of
 models and layers import Keras. The registries therefore store the location of each built-in model and layer, and import

@@ -15,7 +15,8 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
 BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",  # first, because UTF-32 may begin with UTF-16's mark
+    # UTF-32 first, because one of its marks begins with a mark of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16",
 }  # fmt: skip
 
@@ -23,8 +24,8 @@ BYTE_ORDER_MARKS = {
 def read_lines(path, may_be_empty=False, undecodable=None):
     """Yield the lines of a UTF-8 text file, plain or compressed, without line ends.
 
-    Only "\\n" and "\\r\\n" end a line. If other characters such as a form feed did, the two sides of a corpus would no
-    longer be aligned.
+    Only "\\n" and "\\r\\n" end a line. If other characters such as a form feed also ended lines, the two sides of a
+    corpus would no longer be aligned.
 
     Args:
         path: The file, or "-" for stdin.

@@ -10,9 +10,9 @@ def sample_texts(texts, characters=SAMPLE_CHARACTERS):
     """Return all texts of a small corpus, or a random sample of a larger corpus. The sample depends only on the texts.
 
     The memory of SentencePiece grows with the number of characters in distinct words. For 100 million characters of two
-    languages with two million words each, SentencePiece needed 1.35 GB. In a text without spaces, a whole sentence
-    counts as a word and needs 130 bytes per character. Therefore, each character of such a text counts `UNSPACED`
-    times. For a sample of such texts, SentencePiece then needed 1.2 GB.
+    languages with two million distinct words each, SentencePiece needed 1.35 GB. In a text without spaces, a whole
+    sentence counts as a word and needs 130 bytes per character. Therefore, each character of such a text counts
+    `UNSPACED` times. For a sample of such texts, SentencePiece then needed 1.2 GB.
 
     Args:
         texts: Iterable of sentences.

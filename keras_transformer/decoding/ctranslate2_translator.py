@@ -109,7 +109,11 @@ class CTranslate2Translator(BaseTranslator):
             yield {i: self._hypotheses(i, texts[i], sources[i], found[i], options) for i in batch}
 
     def _start(self, engine, sources, prefixes, options, limits):
-        """Start to translate the rows of {row: limit} on all threads. Return a list of (rows, pending results)."""
+        """Start to translate the rows in `limits` on all threads. Return a list of (rows, pending results).
+
+        Args:
+            limits: {row: maximum number of output tokens, with EOS}.
+        """
         sampling = options.sampling
         if sampling:
             how = {

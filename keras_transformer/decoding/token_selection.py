@@ -29,7 +29,8 @@ def top_k_tokens(logits, allowed, count):
     allowed_logits = logits if allowed is None else ops.where(allowed, logits, NEG_INF)
     best, tokens = blockwise_top_k(allowed_logits, min(count, logits.shape[-1]))
     if allowed is None:
-        # Derive the normalizer from the best token's probability, because TensorFlow computes softmax in one operation.
+        # Derive the log-sum-exp from the best token's probability, because TensorFlow computes softmax in one
+        # operation, but log-sum-exp in several.
         probability = gather_token_logits(ops.softmax(logits, axis=-1), tokens[:, :, 0])
         normalizer = best[:, :, :1] - ops.log(probability)[:, :, None]
     else:
@@ -62,7 +63,7 @@ def blockwise_top_k(logits, count):
 def _top_k(values, count):
     """Return the largest values of `[B, K, N]`, largest first, and their int32 indices.
 
-    The function reshapes the array to two dimensions, because XLA would sort a 3-D array completely.
+    The function reshapes the array to two dimensions, because XLA would sort all values of a 3-D array.
     """
     shape = ops.shape(values)
     best, places = ops.top_k(ops.reshape(values, (-1, shape[-1])), count)
@@ -71,7 +72,10 @@ def _top_k(values, count):
 
 
 def _ascending(numbers):
-    """Sort distinct numbers `[…, N]` in ascending order. For small N, counting is much cheaper than XLA's sort."""
+    """Sort distinct numbers `[…, N]` in ascending order. The position of a number is the count of smaller numbers.
+
+    For small N, this is much cheaper than XLA's sort.
+    """
     place = ops.sum(ops.cast(numbers[..., :, None] > numbers[..., None, :], "int32"), axis=-1)
     at = place[..., None, :] == ops.arange(numbers.shape[-1], dtype="int32")[:, None]
     return ops.sum(ops.where(at, numbers[..., None, :], 0), axis=-1)

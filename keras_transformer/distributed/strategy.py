@@ -52,7 +52,7 @@ def make_strategy(name, number=None):
     return None if name == "one" else _strategy(name, number)
 
 
-@functools.cache  # the collective operations of two strategies in one process would interfere
+@functools.cache  # return the same strategy again, because the collective operations of two would interfere
 def _strategy(name, number):
     on_tensorflow = keras.backend.backend() == "tensorflow"
     return _tensorflow_strategy(name, number) if on_tensorflow else _jax_distribution(name, number)
@@ -62,7 +62,7 @@ def _tensorflow_strategy(name, number):
     import tensorflow as tf
 
     if name == "multiworker":
-        # The strategy sets up collective operations, which must precede any other use of TensorFlow.
+        # The strategy sets up collective operations. It must do so before any other use of TensorFlow.
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
         _check_all(strategy.extended.worker_devices, number)
         return strategy

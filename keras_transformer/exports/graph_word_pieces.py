@@ -8,7 +8,7 @@ from keras_transformer.data.tokenizers.word_pieces import ESCAPE, MARKER, UNKNOW
 from keras_transformer.exports.graph_tokenizers import LAST_CODE, SPACES, GraphTokenizer, character_class
 
 ESCAPED = r"\\[0-9]{1,7};"
-NEVER_SPLIT = 1 << 30  # bytes; TensorFlow Text turns longer words into UNK
+NEVER_SPLIT = 1 << 30  # maximum bytes per word, very large because TensorFlow Text turns longer words into UNK
 
 
 class GraphWordPieces(GraphTokenizer):

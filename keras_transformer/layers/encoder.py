@@ -59,7 +59,7 @@ class EncoderLayer(StackLayer):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Encoder(Stack):
-    """Stack of encoder layers, with a final normalization if the norm requires one.
+    """Stack of encoder layers, with a final normalization if `norm` requires one, as pre-norm does.
 
     Args:
         num_layers: Number of layers, N.

@@ -25,8 +25,9 @@ def seed_generators(layer):
 def rematerialized(layer):
     """Return a function that computes a layer and keeps only its inputs for the backward pass.
 
-    The function draws the seeds of all dropout masks once, so that the forward pass and the recomputation use the
-    same masks as the layer itself. The layer must call each of its dropout layers once.
+    The function draws the seeds of all dropout masks once, so that the forward pass and the recomputation use the same
+    masks. These are the masks that the layer would use without rematerialization. The layer must call each of its
+    dropout layers once.
 
     Args:
         layer: Layer that takes differentiable arrays as positional arguments, and everything else as keyword arguments.
@@ -37,7 +38,7 @@ def rematerialized(layer):
         seeds = [generator.next() for generator in generators]
 
         def compute(*arrays):
-            for generator, seed in zip(generators, seeds):  # replicas share them, but run sequentially
+            for generator, seed in zip(generators, seeds):  # replicas share the generators, but run one after the other
                 generator.drawn = seed
             try:
                 return layer(*arrays, **constants)

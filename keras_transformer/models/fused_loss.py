@@ -88,9 +88,9 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
     """Compute the losses and the gradient in chunks.
 
     The gradient with respect to the logits of a token is `weight · (p − (1 − ε) · onehot(label) − ε/V)`. R-Drop adds
-    the gradient of the divergence to `p`. Only `p` passes through the matrix products. The function adds the other
-    terms to arrays of width d_model, because each additional operation on all logits takes a tenth of the time of a
-    matrix product.
+    the gradient of the divergence to `p`. Each additional operation on all logits would take a tenth of the time of a
+    matrix product. Therefore, the function applies the weight and the term ε/V to arrays of width d_model instead. It
+    does the same with the label's term if the matrix products are exact.
 
     Returns:
         (smoothed, plain), the smoothed and the plain cross-entropy, `[tokens]` each, and (scale, gradient of states,
@@ -102,7 +102,7 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
     scale = ops.maximum(ops.max(weights), 1e-30)
     weights, labels, confidence = weights / scale, ops.cast(labels, "int32"), 1.0 - label_smoothing
     kernel = ops.cast(table, states.dtype)
-    # Accelerators may round the factors of float32 products.
+    # Accelerators may round the factors of float32 products, so only CPU products are exact.
     exact = keras.backend.standardize_dtype(kernel.dtype) == "float32" and on_cpu()
     mean_row = ops.mean(ops.cast(kernel, "float32"), axis=0)
 
@@ -125,7 +125,8 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
             losses[0], grad_divergence = losses[0] + ops.tile(penalty, 2), merge_axes(grad_divergence)
             p = p + grad_divergence
         grad_logits = ops.cast(p, states.dtype)
-        if not exact:  # after rounding, p and 1 − ε would not cancel out in a sum of products
+        if not exact:
+            # Subtract 1 − ε from p before rounding, because sums of rounded products would not cancel out.
             indices = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=1)
             at_label = ops.exp(gold - normalizer) - confidence
             if r_drop:

@@ -25,8 +25,8 @@ from keras_transformer.utils.errors import UserError
 class DecoderCache(NamedTuple):
     """The decoder's key/value cache for a batch in a search. Lists have one entry per decoder layer.
 
-    A *node* is one target position of one beam, with its keys and values. The length axis contains the nodes of a
-    sentence.
+    A *node* is one target position of one beam, with its keys and values. For each sentence, the length axis
+    contains the nodes of all beams.
     """
 
     source: Any
@@ -104,7 +104,7 @@ class Transformer(Seq2SeqModel):
 
         Args:
             hparams: `HParams`.
-            problem: The problem that provides the vocabulary. It is prepared if necessary.
+            problem: The problem that provides the vocabulary. The method prepares the problem if necessary.
             vocab_size: Number of tokens in the vocabulary, instead of a problem.
             **kwargs: Other arguments of the constructor.
 

@@ -46,7 +46,7 @@ def repaired(symbols, words):
     stack, rest = [("TOP", [])], iter(words)
     for symbol in symbols:
         if symbol[0] == "(":
-            if len(stack) < DEEPEST - 1:  # leaves room for TOP and a tag
+            if len(stack) < DEEPEST - 1:  # at most DEEPEST levels, with TOP and a tag
                 stack.append((symbol[1:], []))
         elif symbol[0] != ")":
             word = next(rest, None)

@@ -81,7 +81,7 @@ class TreeTokenizer(SentencePieceTokenizer):
 
     @property
     def word_starts(self):
-        """See `Tokenizer`. Tags also begin words."""
+        """See `Tokenizer`. Each tag also begins a word."""
         return np.maximum(super().word_starts, self.grammar.kinds == TAG).astype("float32")
 
     @property
@@ -123,7 +123,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         return ids
 
     def decode(self, ids):
-        """Return a text for each sequence: its symbols separated by spaces, or the sentence if it contains subwords."""
+        """Return a text for each sequence: its symbols separated by spaces, or a sentence if any id is a subword."""
         return [
             " ".join(self._names[i] for i in row) if set(row) <= self._names.keys() else words
             for row, words in zip(_without_special(ids), super().decode(ids))
@@ -147,7 +147,7 @@ def _in_order(symbols):
 
 
 def _plain(text):
-    """Convert a sentence to a common form for all treebanks, with the same number of words."""
+    """Convert a sentence to a form that is the same for all treebanks. Keep the number of words."""
     words = (unescaped(word).replace("\\/", "/") for word in split_words(text.translate(str.maketrans(AROUND))))
     return " ".join(_visible(ALIKE.get(word, word)) for word in words)
 

@@ -34,7 +34,7 @@ class StopRequest:
         return self.received
 
     def receive(self, number, frame=None):
-        """Store the first signal. A later signal ends the process, as it would without this handler.
+        """Store the first signal. A signal more than `TOGETHER` seconds later ends the process by its default action.
 
         Python runs signal handlers between bytecode instructions, so never during an operation of the backend.
         """
@@ -62,7 +62,7 @@ class SharedStop:
 
         Args:
             step: Number of updates so far. To save time, the workers exchange signals only every `MEET_EVERY` steps.
-                With None they exchange them now.
+                With None, they exchange signals in every call.
         """
         if self.seen is None and (step is None or step % MEET_EVERY == 0):
             counts = self.workers.all_reduce_sum([self.stop.received == number for number in SIGNALS])

@@ -154,7 +154,7 @@ def waiting(url):
 
 
 def block(pool, url, engine):
-    """Close the engine's gate, and wait until a first text blocks the engine. Return the future of its answer."""
+    """Close the engine's gate, and wait until a first text blocks the engine. Return the future answer to this text."""
     engine.gate.clear()
     first = pool.submit(ask, url, body={"texts": ["first"]})
     wait_for(lambda: engine.batches)

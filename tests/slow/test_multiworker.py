@@ -27,7 +27,7 @@ CHANGES = {
 
 
 def flags(folder, steps=100_000):
-    """Return the flags of a run with batches of different sizes. No test completes the default number of steps."""
+    """Return the flags of a run with batches of different sizes. By default, the run is too long to complete."""
     changes = {**CHANGES, "train_steps": steps}
     names = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "warmup_steps", *changes)
     given = [f"--{name}={getattr(small(**changes), name)}" for name in names]
@@ -69,7 +69,7 @@ def interrupt(processes, steps, interrupt_one):
 
 @pytest.mark.backend
 def test_multiworker_trains_as_one_and_stops_together(tmp_path):
-    """Stop two workers with SIGTERM and compare with one worker. Then kill a worker, and resume to the end."""
+    """Stop two workers by SIGTERM to one, and compare with one worker. Resume, kill one, and resume to the end."""
     arguments, steps = flags(tmp_path), Checkpoints(tmp_path / "run" / "checkpoints").steps
     first, second, _ = interrupt(
         spawn_workers(2, *arguments, cwd=tmp_path), steps, lambda process: process.send_signal(signal.SIGTERM)

@@ -38,7 +38,7 @@ CACHED_WORDS = 1 << 18  # about 60 MB
 CACHED_LENGTH = 100
 WORDS, CHARACTERS = 200_000, 1000  # maximum numbers of distinct words and characters that the learner uses
 LONGEST = 40  # maximum number of characters in a word that the learner uses
-TOLERANCE = 0.02  # maximum share of excess pieces in the result of the learner
+TOLERANCE = 0.02  # accept this share of surplus pieces from the learner, then drop the rarest pieces
 
 
 class WordPieceTokenizer(Tokenizer):

@@ -151,6 +151,6 @@ class _StopEvaluation(keras.callbacks.Callback):
         super().__init__()
         self.stop = stop
 
-    def on_test_batch_begin(self, batch, logs=None):  # with on_test_batch_end, Keras would read metrics from the device
+    def on_test_batch_begin(self, batch, logs=None):  # on_test_batch_end would make Keras wait for the batch's metrics
         if self.stop.look():
             self.model.stop_evaluating = True

@@ -86,7 +86,8 @@ def test_batches_are_endless_in_training_only(reverse):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires TensorFlow")
 def test_dataset_disables_autotune(reverse):
     dataset = reverse.batches("train", HPARAMS).as_dataset()
-    assert dataset.options().autotune.enabled is False  # sometimes causes delays of 10 s, see docs/upstream.md
+    # Autotuning can delay the deletion of an iterator by 10 s, see docs/upstream.md.
+    assert dataset.options().autotune.enabled is False
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires TensorFlow")

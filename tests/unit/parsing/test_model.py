@@ -41,7 +41,7 @@ def test_word_heads_see_one_word_and_others_all(fresh_seed):
     model.word_starts.assign(starts)
     mask = np.asarray(model.memory_mask(source, target))
     own = oracles.seen_words(source, target, starts)
-    assert own.any(axis=2).all()  # including positions after the last source word
+    assert own.any(axis=2).all()  # positions after the last source word also see a word
     np.testing.assert_array_equal(mask[:, :2], np.stack([own, own], axis=1))
     np.testing.assert_array_equal(mask[:, 2], np.broadcast_to((source != PAD)[:, None], own.shape))
 
