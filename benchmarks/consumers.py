@@ -71,7 +71,10 @@ def main(arguments):
 
 
 def export(translator, run, format, flags, folder):
-    """Export a run, or its `Translator`, in the given format. Return the directory of the export."""
+    """Export a run in the given format. Return the directory of the export.
+
+    `translator` is the `Translator` of the run.
+    """
     target = folder / "out"
     if format == "saved_model":
         import keras_transformer as kt
@@ -97,7 +100,7 @@ def export(translator, run, format, flags, folder):
 
 
 def translate(python, format, exported, texts):
-    """Translate texts with `open_export.py` in another interpreter, and return its answer."""
+    """Translate texts with an export. Return the answer of `open_export.py`, which runs in another interpreter."""
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         request.write_text(json.dumps({"texts": texts, "batch": BATCH}), "utf-8")

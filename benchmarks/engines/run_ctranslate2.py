@@ -19,7 +19,7 @@ def convert(job):
 
 
 def pieces(vocab_size):
-    """Return the token strings in the order of their ids. The string of an ordinary token is its id."""
+    """Return the token strings in the order of their ids: first the names of special tokens, then the other ids."""
     return [*SPECIAL, *map(str, range(len(SPECIAL), vocab_size))]
 
 

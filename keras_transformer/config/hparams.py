@@ -148,7 +148,7 @@ class HParams:
             raise UserError(
                 "hparams: encoder_attention=restricted requires attention_window. Set attention_window, e.g. to 32."
             )
-        # Attention layers of plug-ins may also have a window.
+        # Other values come from plug-ins, whose attention layers may also use `attention_window`.
         if self.encoder_attention in ("full", "additive") and self.attention_window is not None:
             raise UserError(
                 f"hparams: attention_window requires encoder_attention=restricted, got {self.encoder_attention}. "

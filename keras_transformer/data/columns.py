@@ -71,7 +71,7 @@ def allocate_column(path, dtype, size):
 
 
 def add_checksums(path, dtype):
-    """Write the checksums of a column to `PATH.crc`, and return the manifest entries of both files, {name: entry}."""
+    """Write the checksums of a column to `PATH.crc`. Return {name: manifest entry} for `PATH` and `PATH.crc`."""
     checksums, digest = [], hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(READ):

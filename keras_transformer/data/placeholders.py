@@ -25,7 +25,8 @@ ADDRESS = re.compile(
 )
 """Pattern of a web address, which begins with a scheme or `www.`, or of an e-mail address.
 
-Punctuation at the end and characters of scripts without spaces, such as Chinese, do not belong to a web address."""
+A web address does not include punctuation at the end, or characters of scripts that do not separate words by spaces,
+such as Chinese."""
 
 SPAN = re.compile(
     rf"<ph>(?P<marked>(?:(?!</?ph>).)+)</ph>|(?P<literal><ph\d+>)|{ADDRESS.pattern}", re.IGNORECASE | re.DOTALL

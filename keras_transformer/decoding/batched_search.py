@@ -184,7 +184,7 @@ def mean_logits(logits):
 
 
 def _has_usual_shape(source, inputs):
-    """Return whether a batch is one short sentence without options that add arrays to the inputs."""
+    """Return whether a batch is one short sentence without a prefix, sampling or required phrases."""
     extras = bool(inputs.prefix.any()) or inputs.chances.size > 0 or has_phrases(inputs)
     return len(source) == 1 and source.shape[1] <= LENGTH_ALONE and not extras
 

@@ -8,7 +8,7 @@ from keras_transformer.config.hparams import HParams, upper_bound
 from keras_transformer.utils.errors import UserError
 
 MOST_NGRAM = 100
-"""Maximum `no_repeat_ngram`. A larger value results in a larger compiled search."""
+"""Maximum `no_repeat_ngram`. The number of operations in the compiled search grows with this value."""
 MOST_PENALTY = 100
 """Maximum `repetition_penalty`. At much larger values, rounding in float32 would change the order of tokens."""
 
@@ -100,7 +100,7 @@ class SearchOptions:
 
     @property
     def against_repetition(self) -> dict[str, Any]:
-        """Repetition options with values other than their defaults, {name: value}."""
+        """{name: value} of `no_repeat_ngram` and `repetition_penalty`, without values that equal the default."""
         values = {name: getattr(self, name) for name in ("no_repeat_ngram", "repetition_penalty")}
         return {name: value for name, value in values.items() if value != getattr(SearchOptions, name)}
 
@@ -131,7 +131,7 @@ class SearchOptions:
         return dataclasses.replace(self, **given, constraint=constraint)
 
     def static(self) -> "SearchOptions":
-        """Keep only the options that are constants of a compiled search. `SearchInputs` contains the other options."""
+        """Return a copy in which all options that are not constants of a compiled search have their default values."""
         sampling = self.sampling and dataclasses.replace(self.sampling, seed=0)
         return SearchOptions(
             self.beam_size, min_length=self.min_length, no_repeat_ngram=self.no_repeat_ngram,

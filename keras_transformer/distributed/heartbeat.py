@@ -55,7 +55,7 @@ class Heartbeat(threading.Thread):
             if values is None:
                 return
             now = time.monotonic()
-            if now - checked > self.silence / 2:  # this process was suspended, so start over
+            if now - checked > self.silence / 2:  # this process was suspended, so restart all time limits
                 heard = {}
             checked = now
             for other in set(range(self.count)) - {self.number}:

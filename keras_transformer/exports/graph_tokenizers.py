@@ -105,7 +105,7 @@ class GraphMarian(GraphTokenizer):
     def __init__(self, pieces, source_model, target_model, language_code):
         super().__init__()
         self._source, self._target = (
-            # With equal names, a loaded SavedModel would use one model for both sides.
+            # If both tokenizers had the same name, a loaded SavedModel would use one model for both sides.
             tensorflow_text.SentencepieceTokenizer(model=model, out_type=tf.string, name=name)
             for name, model in (("source", source_model), ("target", target_model))
         )

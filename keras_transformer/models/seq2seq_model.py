@@ -65,7 +65,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
         `SmoothedCrossEntropy` sums the losses of all labels times their sample weights. Any other loss must take
         logits, and Keras applies the sample weights and the reduction. The sample weights of `TokenBatches` already
-        include the division by the number of tokens, so use `reduction="sum"` with them.
+        include the division by the number of tokens, so such a loss needs `reduction="sum"` with `TokenBatches`.
 
         Args:
             *args: As in Keras.
@@ -93,9 +93,9 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         for stack in stacks:
             stack.remat = remat
             for layer in stack.layers if remat else ():
-                seed_generators(layer)  # raises now instead of in the first update
+                seed_generators(layer)  # raises an error now, not in the first update, if `remat` is not supported
         optimizer = kwargs.get("optimizer", args[0] if args else None)
-        if hasattr(optimizer, "scales_loss"):  # this optimizer replaces Keras' LossScaleOptimizer
+        if hasattr(optimizer, "scales_loss"):  # scales the loss itself, without Keras' LossScaleOptimizer
             optimizer.scales_loss = self.dtype_policy.name == "mixed_float16"
             kwargs["auto_scale_loss"] = False
         super().compile(*args, **kwargs)
@@ -144,8 +144,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
                 `[batch, target_length, 2]`.
             y_pred: The decoder's states, not logits: `[batch, target_length, d_model]`. With R-Drop in training, the
                 states of both passes, `[batch, target_length, 2, d_model]`.
-            sample_weight: float32 in the shape of `y`, 0 on padding. None stands for `token_weights`, or for no
-                weights if Keras reduces the loss.
+            sample_weight: float32 in the shape of `y`, 0 on padding. The default None stands for equal weights of
+                all tokens that add up to 1 (see `token_weights`), or for no weights if Keras reduces the loss.
             training: Whether the caller computes the gradient of the loss.
 
         Returns:
@@ -186,7 +186,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         loss = super().compute_loss(None, labels, logits, weights)
         if share is not None:
             loss = loss * share
-        # Keras divides the loss of a replica by the number of replicas.
+        # Keras divides the loss of a replica by the number of replicas. The reported loss excludes this division
+        # and the factor `share`.
         replicas = 1 if replica_id() is None else self.distribute_strategy.num_replicas_in_sync
         parts = 1 if share is None else self.accumulate
         self._loss_tracker.update_state(loss * (replicas * parts), sample_weight=ops.shape(labels)[0])
@@ -280,11 +281,17 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         self.compile(**keras.saving.deserialize_keras_object(config))
 
     def device_scope(self):
-        """Return the scope of the model's distribution on JAX. On TensorFlow, Keras enters the strategy's scope."""
+        """Return the scope of the model's distribution on JAX.
+
+        On TensorFlow, the returned context has no effect, because Keras itself enters the strategy's scope.
+        """
         return self.distribution.scope() if self.distribution else contextlib.nullcontext()
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Do nothing, because the model is built. Keras would consume a batch and fail on uneven replicas."""
+        """Do nothing, because the model is built.
+
+        The method of Keras would consume a batch, and fail if the replicas' shares of it have different shapes.
+        """
 
     def _symbolic_build(self, iterator=None, data_batch=None):
         """Do nothing, because the model is built."""

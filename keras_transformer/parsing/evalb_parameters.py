@@ -68,7 +68,8 @@ def read_parameters(lines, name="the parameters"):
 
     Raises:
         UserError: A key is unknown, a value is missing or invalid, a line has too many values, or the file sets
-            QUOTE_LABEL, which is not implemented. EVALB uses this key to repair sentences with unequal lengths.
+            QUOTE_LABEL, which is not implemented. EVALB uses this key to repair sentences whose gold and test trees
+            have different numbers of words.
     """
     found = {field: set() for field in (*_LISTS.values(), *_PAIRS.values())}
     for number, line in enumerate(lines, start=1):

@@ -29,7 +29,10 @@ class ParsingProblem(Problem):
         raise NotImplementedError
 
     def learned_trees(self, split):
-        """Yield the trees of a split, or `train_share` of the training trees. A larger share contains a smaller one."""
+        """Yield the trees of a split, but only the fraction `train_share` of the training trees.
+
+        A larger fraction includes all trees of a smaller one.
+        """
         for number, tree in enumerate(self.trees(split)):
             # Fractional parts of multiples of the golden ratio are spread more evenly than random numbers.
             if split != "train" or self.train_share == 1 or number * GOLDEN_RATIO % 1 < self.train_share:

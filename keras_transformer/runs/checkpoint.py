@@ -54,7 +54,10 @@ class Checkpoints:
         self._write(self._directory(step), arrays, {**state, "step": step})
 
     def prune(self, keep, newest=None):
-        """Remove all but the best and the `keep` latest checkpoints. Ignore checkpoints after step `newest`."""
+        """Remove all but the best and the `keep` latest checkpoints.
+
+        Checkpoints after step `newest` are neither counted nor removed.
+        """
         for old in [step for step in self.steps() if newest is None or step <= newest][:-keep]:
             if old != self.best_step():
                 remove_directory(self._directory(old))
@@ -78,7 +81,7 @@ class Checkpoints:
         missing = count * size
         free = shutil.disk_usage(self.path.parent).free
         if free < missing:
-            exists = (self.path.parent / "config.json").is_file()  # keep_checkpoints of a run cannot change
+            exists = (self.path.parent / "config.json").is_file()  # an existing run cannot change keep_checkpoints
             raise UserError(
                 f"{self.path} needs {missing / 1e9:,.2f} GB for {count} more checkpoint{'s' * (count > 1)}, but only "
                 f"{free / 1e9:,.2f} GB are free; free some space and run the command again"
@@ -170,7 +173,11 @@ class Checkpoints:
             raise UserError(f"{error}; {hint}" if flag or step is None else str(error)) from None
 
     def load_latest(self, parts=PARTS):
-        """Load the newest complete checkpoint, or return None. Log and skip damaged ones."""
+        """Load the newest undamaged checkpoint. Log a warning about each damaged checkpoint that is newer.
+
+        Returns:
+            A tuple ({part: {path: array}}, state), or None if there is no undamaged checkpoint.
+        """
         for step in reversed(self.steps()):
             try:
                 return _read(self._directory(step), parts)
@@ -276,14 +283,14 @@ def training_arrays(model):
     arrays = {"weights": model_arrays(model), "optimizer": _arrays(optimizer_state(model.optimizer))}
     if averages := _averages(model):
         own = {path: np.asarray(average.value).copy() for path, average in averages.items()}
-        arrays["ema"] = {**arrays["weights"], **own}  # a complete model, including seed states
+        arrays["ema"] = {**arrays["weights"], **own}  # adds seed states, so that the part is a complete model
     return arrays
 
 
 def assign_training(model, arrays, what):
     """Assign the result of `training_arrays` to a compiled model."""
     assign_model(model, arrays["weights"], what)
-    # Checkpoints in other precisions have no loss scale, so float16 starts with the initial scale.
+    # A checkpoint of training in another precision has no loss scale, so float16 starts with the initial scale.
     scales = {variable.path for variable in getattr(model.optimizer, "scale_variables", ())}
     absent = scales - arrays["optimizer"].keys()
     kept = [variable for variable in optimizer_state(model.optimizer) if variable.path not in absent]

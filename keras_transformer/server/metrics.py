@@ -51,9 +51,10 @@ class Metrics:
 
 
 class CountRequests:
-    """ASGI middleware that counts requests by status and by the path of their route, or "other" without a route.
+    """ASGI middleware that counts requests by status and by the path of their route ("other" if no route matches).
 
-    The status of a stream is `final_status` in its scope, because its headers always have status 200.
+    The headers of a streamed response always have status 200. The middleware therefore counts the status that such a
+    response stores as `final_status` in the ASGI scope.
     """
 
     def __init__(self, app, metrics):

@@ -127,7 +127,7 @@ class TranslationProblem(Problem):
 
     @property
     def dropped_duplicates(self) -> str | None:
-        """The name of the setting that drops duplicates, or None."""
+        """Name of the enabled setting that drops duplicates, or None."""
         return next((name for name in ("drop_duplicates", "drop_source_duplicates") if getattr(self, name)), None)
 
     @property
@@ -181,7 +181,7 @@ class TranslationProblem(Problem):
     def make_tokenizer(self) -> "Tokenizer":
         """Return the tokenizer of `vocab_file`, or learn one from the training texts.
 
-        If the corpus is large, `sample_texts` draws a sample.
+        If the corpus is large, learning uses a sample of the texts (see `sample_texts`).
         """
         from keras_transformer.data.tokenizers.marian import MarianTokenizer
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -236,7 +236,8 @@ class TranslationProblem(Problem):
         from keras_transformer.data.sampling import drain, sample_texts
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
-        # SentencePiece's own sampling is not reproducible, and it limits the number of sentences, not their size.
+        # SentencePiece can draw a sample itself, but not reproducibly, and it limits the number of sentences, not their
+        # size.
         texts = sample_texts(self.training_texts(sides))
         options = self._vocabulary_options().automatic(texts)
         if options.character_coverage < 1 and self.character_coverage is None:
@@ -256,7 +257,9 @@ class TranslationProblem(Problem):
         return VocabularyOptions(self.vocab_type, self.normalization, coverage, fallback, self.split_digits, symbols)
 
     def training_texts(self, sides=(0, 1)):
-        """Yield the texts of all training pairs, and store the number of pairs for the progress log.
+        """Yield the texts of the training pairs, excluding `further_pairs`.
+
+        Also store the number of all training pairs for the progress log.
 
         Args:
             sides: Sides to yield, 0 for the source and 1 for the target.
@@ -284,7 +287,7 @@ class TranslationProblem(Problem):
         return self.bleu_tokenizer or tokenizer_for(self.output_language)
 
     def check_metric(self, metric: str) -> None:
-        """Accept all metrics."""
+        """Accept every metric, because all metrics apply to translations."""
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         scores = [sacre_bleu(hypotheses, references, self.sacrebleu_tokenizer)]

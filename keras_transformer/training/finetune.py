@@ -58,9 +58,9 @@ def initialise(model, tokenizer, init_from):
     run = Run.open(init_from["run"])
     arrays, state = run.checkpoints.load(init_from["checkpoint"], parts=("weights",), flag=INIT_FLAG)
     own, vocabulary = model_arrays(model), {weight.path for weight in model.vocabulary_weights}
-    tables = {table.path for table in model.vocabulary_tables}  # computed from the new vocabulary
+    tables = {table.path for table in model.vocabulary_tables}  # not copied, but computed from the new vocabulary
     rows, old_rows = _shared_tokens(tokenizer, run.tokenizer)
-    learned = (path for path, array in arrays["weights"].items() if array.dtype.kind == "f")  # integers are seeds
+    learned = (path for path, array in arrays["weights"].items() if array.dtype.kind == "f")  # seed states are integers
     if more := sorted(set(learned) - own.keys() - tables):
         raise UserError(f"{shell_flag('init_from', run.path)}: the new model has no weight {more[0]}. {_ALIKE}")
     for weight in model.weights:
@@ -84,7 +84,7 @@ def initialise(model, tokenizer, init_from):
 
 
 def _shared_tokens(tokenizer, old):
-    """Return the ids of shared tokens, int `[2, tokens]`: in the vocabulary of `tokenizer` and in that of `old`."""
+    """Return the ids of shared tokens, int `[2, tokens]`: row 0 has ids of `tokenizer`, and row 1 ids of `old`."""
     old_ids = {token: index for index, token in enumerate(old.pieces(range(old.vocab_size)))}
     tokens = tokenizer.pieces(range(tokenizer.vocab_size))
     shared = [(index, old_ids[token]) for index, token in enumerate(tokens) if token in old_ids]

@@ -22,7 +22,7 @@ class TrainOptions:
             "multiworker" for the devices of several processes; "auto" for all accelerators.
         devices: Number of devices of this process; None for the default of the strategy.
         coordinator: `Coordinator` of several JAX processes, for the strategy "multiworker".
-        worker_patience: Seconds to wait for the other processes.
+        worker_patience: Maximum time in seconds to wait for the other processes at the start.
         precision: Type of matrix products: "float32", "bfloat16" or "float16". Weights, norms, softmax and loss are
             always float32.
         accumulate: Number of micro-batches per update. The update uses the sum of their gradients.
@@ -61,6 +61,6 @@ class TrainOptions:
         return PRECISIONS[self.precision]
 
     def update_settings(self):
-        """Return the options that every worker of a run must share, as a dict for JSON."""
+        """Return the options that must be equal on all workers of a run, as a dict for JSON."""
         names = ("strategy", "devices", "precision", "accumulate", "remat", "jit_compile")
         return {name: getattr(self, name) for name in names}

@@ -64,7 +64,7 @@ def draw_curves(runs, over="step"):
 
 
 def _places(train, over):
-    """Return a function that maps a step to its x value, the sum of the quantity over all updates so far."""
+    """Return a function that maps a step to its x value, the total of the quantity `over` up to this step."""
     if over == "step":
         return lambda step: step
     totals = list(itertools.accumulate(row[over] / (3600 if over == "seconds" else 1) for _, row in train))
@@ -78,5 +78,8 @@ def _places(train, over):
 
 
 def _score_name(row):
-    """Return the name of the main score in a validation row of the log, or "score" if the row has no signatures."""
+    """Return the name of the main score in a validation row of the log.
+
+    It is the last key of `row["signatures"]`, or "score" if the row has no such entry.
+    """
     return ["score", *row.get("signatures", {})][-1]

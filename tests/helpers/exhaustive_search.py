@@ -17,8 +17,8 @@ from keras_transformer.decoding import batched_search
 A, B = 4, 5
 SYMBOLS = (UNK, A, B)  # all tokens that may precede EOS
 SOURCES = ["b", "a b", "b b a"]
-LIMITS = [3, 4, 5]  # maximum lengths: one token more than the source, both including EOS
-EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # number of sequences of at most 5 tokens, with EOS
+LIMITS = [3, 4, 5]  # maximum target lengths: one more than the source length, each including EOS
+EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # number of sequences of at most 5 tokens, including EOS
 WIDE = {"beam_size": EVERY, "nbest": 10, "alpha": 0.6, "extra_length": 1}
 NARROW = {"beam_size": 8, "nbest": 8, "alpha": 0.6, "extra_length": 1}
 HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0)
@@ -26,7 +26,10 @@ HPARAMS = kt.HParams(num_layers=1, d_model=16, d_ff=16, num_heads=2, dropout=0)
 
 @contextlib.contextmanager
 def short_segments():
-    """Use segments of two steps, so that even short searches have several. Run eagerly, because tracing is slow."""
+    """Use segments of two steps, so that even short searches have several segments.
+
+    Run TensorFlow eagerly, because tracing is slow.
+    """
     with pytest.MonkeyPatch.context() as patch, eager_functions():
         patch.setattr(batched_search, "SEGMENT", 2)
         yield
@@ -62,8 +65,8 @@ def source_ids(text):
 def distributions(models):
     """Yield a dictionary {prefix: probabilities `[limit, 6]`} for each source in `SOURCES`.
 
-    The keys are all prefixes of `limit - 1` tokens. The values are next-token probabilities at each position, averaged
-    over the models.
+    `limit` is the maximum target length from `LIMITS`. The keys are all prefixes of `limit - 1` tokens. The values are
+    next-token probabilities at each position, averaged over the models.
     """
     for text, limit in zip(SOURCES, LIMITS):
         prefixes = list(itertools.product(SYMBOLS, repeat=limit - 1))
@@ -74,7 +77,7 @@ def distributions(models):
 
 
 def exhaustive(models):
-    """Return {tokens: log-probability of each token} of all possible sequences, as a list with one item per source."""
+    """Return one dictionary per source: {tokens: log-probability of each token} of all possible sequences."""
     return [
         {
             (*prefix[:n], EOS): np.log(p[np.arange(n + 1), [*prefix[:n], EOS]])

@@ -34,7 +34,7 @@ def eager_functions():
 
 @contextlib.contextmanager
 def quick_runs(eager=True):
-    """Give `copy`, `reverse` and `sort` only 12 validation pairs. If `eager` is true, run TensorFlow eagerly."""
+    """Use only 12 validation pairs in `copy`, `reverse` and `sort`. If `eager` is true, run TensorFlow eagerly."""
     registry.load_catalog()
     sizes = sys.modules[registry.problems.get("reverse").__module__].PAIRS
     with pytest.MonkeyPatch.context() as patch, eager_functions() if eager else contextlib.nullcontext():

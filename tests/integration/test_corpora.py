@@ -122,7 +122,7 @@ LINES = st.one_of(TEXT, TEXT, st.lists(st.binary(max_size=12), max_size=12))
 @settings(suppress_health_check=list(HealthCheck))
 @given(english=LINES, german=LINES, same=st.booleans(), ended=st.booleans())
 def test_prepare_stores_or_rejects_arbitrary_bytes(tmp_path_factory, english, german, same, ended):
-    if same:  # make lengths equal, because those of random sides usually differ
+    if same:  # otherwise, the sides usually have different numbers of lines
         german = (german + [b"x"] * len(english))[: len(english)]
     sides = [b"\n".join(side) + b"\n" * (ended and bool(side)) for side in (english, german)]
     arguments = write(tmp_path_factory.mktemp("fuzz"), *sides)

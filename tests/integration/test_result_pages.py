@@ -22,7 +22,8 @@ def test_table3_variations_change_as_in_paper():
 
     changes = [tuple(training.overrides.items()) for training in EXPERIMENTS["table3"]]
     variations = {one[0] for one in changes if len(one) == 1}
-    # The paper's base model has dropout 0.1.
+    # These two have no row in Table 3: 0.1 is the paper's base value, and 0.2 is above that value, but below the base
+    # value of `tiny_short`.
     assert variations - ROW_OF_TABLE_3.keys() == {("dropout", 0.1), ("dropout", 0.2)}
     assert ROW_OF_TABLE_3.keys() <= variations
     for (field, value), preset in ROW_OF_TABLE_3.items():
@@ -59,7 +60,7 @@ def test_experiments_name_valid_problems_and_hparams(monkeypatch):
     for training in trainings:
         problem = load_problem(training.problem, raw_dir=".", **training.settings)
         hparams = dataclasses.asdict(load_hparams(training.preset, **training.overrides))
-        # reproduce.py finds the result rows of a run with the same comparison.
+        # `reproduce.py` uses this comparison to find the result rows of a run.
         assert changed_fields(training.preset, hparams) == training.overrides
         usual = {field.name: field.default for field in dataclasses.fields(problem)}
         assert all(usual[name] != value for name, value in training.settings.items())
@@ -83,4 +84,4 @@ def test_result_rows_have_current_hparams_only():
     ]
     trained = [row["hparams"] for row in rows if isinstance(row.get("hparams"), dict)]
     assert trained
-    assert all(hparams.keys() <= today for hparams in trained)  # otherwise, reproduce.py would not find these rows
+    assert all(hparams.keys() <= today for hparams in trained)  # reproduce.py compares these fields with the preset

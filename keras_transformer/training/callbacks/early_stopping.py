@@ -16,7 +16,8 @@ class EarlyStopping(StepCallback):
         start: Number of updates before this call to `fit`.
         run: `Run`.
         hparams: `HParams`.
-        validation: `ValidationCallback`. It and `CheckpointCallback` must come before this callback.
+        validation: `ValidationCallback`. In the list of callbacks, `ValidationCallback` and `CheckpointCallback` must
+            come before `EarlyStopping`.
     """
 
     def __init__(self, start, run, hparams, validation):
@@ -41,6 +42,6 @@ def ended_early(run, hparams, step):
     if hparams.patience is None or (best := run.checkpoints.best_step()) is None:
         return False
     evaluated = {row["step"] for row in run.metrics() if row["kind"] == "validation"}
-    # Training also evaluates the last step. Count only multiples of `eval_steps`, so that this evaluation has no effect
-    # after an increase of `train_steps`.
+    # Training also evaluates after its last update. Count only multiples of `eval_steps`, so that this additional
+    # evaluation does not count when the run continues with a larger `train_steps`.
     return sum(best < one <= step and one % hparams.eval_steps == 0 for one in evaluated) >= hparams.patience

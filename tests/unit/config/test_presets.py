@@ -34,7 +34,7 @@ TABLE_3 = {
     "base_learned_positions": (dict(positions="learned"), 4.92, 25.7, None),
 }
 
-# Parameter counts by the paper's equations for this vocabulary size, with tied embeddings, without attention biases.
+# Parameter counts by the paper's equations for `VOCAB` tokens, with tied embeddings and without attention biases.
 PARAMETERS = {
     "base": 63_045_632,
     "base_dk16": 55_967_744,

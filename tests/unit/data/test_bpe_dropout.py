@@ -73,7 +73,7 @@ def test_bpe_dropout_never_splits_symbols():
         counts = [row.count(number) for row in before]
         assert sum(counts) and all([row.count(number) for row in cut] == counts for cut in rows), symbol
     assert all(tokenizer.decode(cut) == tokenizer.decode(before) for cut in rows)
-    assert len({str(cut) for cut in rows}) > 1  # dropout splits "the" and "on"
+    assert len({str(cut) for cut in rows}) > 1  # dropout splits other words, such as "the" and "on"
 
 
 def test_bpe_dropout_skips_merges_at_its_rate():
@@ -86,7 +86,7 @@ def test_bpe_dropout_skips_merges_at_its_rate():
 
 
 def test_bpe_dropout_redraws_before_each_merge():
-    """Compare with algorithm 1 of Provilkov et al.: before each merge, dropout decides again about all pairs."""
+    """Compare with algorithm 1 of Provilkov et al.: before each merge, dropout decides again for each pair."""
     pieces = ["<pad>", "</s>", "<s>", "<unk>", "ab", "cd", "a", "b", "c", "d"]
     cut, rng, rate = BPEDropout(pieces, -np.arange(10.0), np.zeros(10), range(4)), random.Random(1), 0.3
     found = collections.Counter(tuple(pieces[i] for i in cut([6, 7, 8, 9], rate, rng)) for _ in range(20_000))

@@ -103,7 +103,7 @@ def test_prefixes_and_min_length_are_kept(translator):
     check_hypotheses(translator, TEXTS, results)
     for (best,), source in zip(translator.translate(TEXTS, min_length=7), translator.tokenizer.encode(TEXTS)):
         assert not source or len(best.tokens) >= 8
-    (long,) = translator.translate(["s1"], prefixes=[" ".join(SYMBOLS)], nbest=2)  # beyond the length limit
+    (long,) = translator.translate(["s1"], prefixes=[" ".join(SYMBOLS)], nbest=2)  # longer than the length limit
     assert {len(one.tokens) for one in long} == {13}
 
 

@@ -28,10 +28,10 @@ class UpperCase(BaseTranslator):
 
     Args:
         count: Number of placeholders in the vocabulary.
-        change: Function that changes the upper-case texts. It does not affect searches with phrases.
+        change: Function that changes the upper-case texts, except those of translations with required phrases.
 
     Attributes:
-        searches: List of (rows, phrases) of each search.
+        searches: List of the arguments (rows, phrases) of each call of `_search`.
     """
 
     engine = "upper case"

@@ -124,7 +124,7 @@ def test_tree_constraint_matches_grammar(fresh_seed):
                 continue
             expected = grammar.allowed(prefix, words[row], limits[row])
             np.testing.assert_array_equal(found[row, beam], expected, str(prefix))
-            assert expected.any()  # each allowed prefix has a continuation
+            assert expected.any()  # each allowed prefix can be continued
             tokens[row, beam, index] = rng.choice(np.flatnonzero(expected))
             compared += 1
     assert compared > 1000 and (tokens == EOS).any(axis=2).all()

@@ -21,13 +21,13 @@ from keras_transformer.data.tokenizers.base import BOS, PAD
 def decode(model, beams, length, settled=0, dtype="float32"):
     """Decode random tokens with `decode_step`. Return the tokens, and the logits as `[batch, beams, length, vocab]`.
 
-    After `settled` positions, move their keys and values from `recent` to `past`.
+    If `settled` is not 0, the keys and values of the first `settled` positions move from `recent` to `past`.
     """
     cache = model.start_cache(SOURCE)._replace(kernels=model.step_kernels())
     recent = model.empty_nodes(3, (length + 2) * beams)
     tokens = np.random.default_rng(beams).integers(1, VOCAB, (3, beams, length)).astype("int32")
     tokens[:, :, 0] = BOS
-    own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # order: step, then beam
+    own = np.arange((length + 2) * beams)[None] % beams == np.arange(beams)[:, None]  # node = step * beams + beam
     steps, first = [], 0
     for index in range(length):
         if settled and index == settled:

@@ -166,7 +166,7 @@ def test_drawings_of_gum_trees(test_data):
     for path in paths[::40]:
         with open(path, encoding="utf-8") as file:
             for tree in read_trees(file, path):
-                # `read_back` does not escape square brackets again, so replace them.
+                # Replace square brackets: drawings show -LSB- as [, which `read_back` does not convert back.
                 plain = tree_of(str(tree).replace("[", "<").replace("-LSB-", "<").replace("-RSB-", ">"))
                 assert read_back(text_drawing(plain)) == plain
                 ElementTree.fromstring(svg_drawing(tree))

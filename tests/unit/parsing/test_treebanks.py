@@ -34,7 +34,10 @@ def words_of(problem, split):
 
 @pytest.fixture(params=["wsj_raw/{:02d}", "{:02d}", "."])
 def sections(tmp_path, request):
-    """Return a folder with two files per section and an unrelated file. Some layouts have a folder per section."""
+    """Return a folder with two files per section. Two of the three layouts have a subfolder for each section.
+
+    Each folder with sections also contains an unrelated file.
+    """
     for section in range(25):
         folder = tmp_path / request.param.format(section)
         for number in (1, 12):
@@ -212,7 +215,7 @@ def test_icelandic_trees_are_normalized_and_restored(test_data, step, count):
     for tree, learned in pairs:
         words = [unescaped(word) for word in learned.words()]
         for leaf, word in zip(without_empty_icelandic(tree).leaves(), words, strict=True):
-            assert leaf.word.startswith(word) and leaf.word[len(word) :][:1] in ("", "-")  # the rest is the lemma
+            assert leaf.word.startswith(word) and leaf.word[len(word) :][:1] in ("", "-")  # "-" precedes the lemma
         check(tree, learned, words)
 
 

@@ -81,7 +81,8 @@ def test_estimate_grows_with_model_and_batch():
     )
     shallow = memory.estimated_bytes(deep.replace(num_decoder_layers=1), VOCAB_SIZE, 400, 20, 20)
     assert estimate < shallow < memory.estimated_bytes(deep, VOCAB_SIZE, 400, 20, 20) / 1.5
-    # Twice the vocabulary adds weights, gradients and two optimizer slots, but logits of only one chunk.
+    # Doubling the vocabulary adds memory for weights, gradients and two optimizer slots. It adds less than the logits
+    # of all tokens, because training computes logits in chunks.
     more = memory.estimated_bytes(HPARAMS, 2 * VOCAB_SIZE, 400, 20, 20) - estimate
     assert 4 * 4 * VOCAB_SIZE * HPARAMS.d_model < more < 4 * 8000 * VOCAB_SIZE
 
