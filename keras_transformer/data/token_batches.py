@@ -28,8 +28,8 @@ class TokenBatches(keras.utils.PyDataset):
         endless: Whether batches continue for any number of epochs, as in training, instead of ending after one epoch.
         row_multiple: Add empty rows until the number of rows is divisible by this value, so that all replicas get the
             same number of rows.
-        few_shapes: Whether to pad a batch to one of the plan's few shapes, instead of to its own longest sequences.
-            This is useful if the backend compiles each shape (default: True except on TensorFlow).
+        few_shapes: Whether to pad each batch to one of the few `BatchPlan.shapes`, instead of to the longest sequences
+            of the batch. This is useful if the backend compiles each shape (default: True except on TensorFlow).
         stopwatch: `Stopwatch` that measures the assembly of batches (default: a new one).
         word_dropout: Share of source tokens to hide. The choice of tokens depends only on the plan's seed and the
             index of the batch.

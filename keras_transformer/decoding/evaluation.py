@@ -29,7 +29,7 @@ class Evaluation:
 
     Attributes:
         run: The `Run`.
-        problem: The run's `Problem`, or a version of it with other directions.
+        problem: The run's `Problem`, or a copy of this problem with the requested directions.
         split: Name of the split.
         checkpoint: The evaluated checkpoint, {"name", "steps"}.
         decoding: Search options, {"beam_size", "alpha", "extra_length", …}.
@@ -41,7 +41,7 @@ class Evaluation:
         table: Detailed report from the problem as text, or None.
         scored: List with a `Hypothesis` for each reference, with the reference's teacher-forced log-probability.
         compared_with: File with the outputs of another system, or None.
-        comparison: `Comparison` of the main scores of both systems, or None.
+        comparison: `Comparison` of the main scores of the run and of the other system, or None.
     """
 
     run: Run

@@ -103,7 +103,7 @@ def icepahc_files(folder):
     """Return the paths of the .psd files of IcePaHC.
 
     Raises:
-        UserError: The folder is missing or contains no such files.
+        UserError: The folder is missing or contains no .psd files.
     """
     if paths := sorted(_existing(folder).rglob("*.psd")):
         return paths
@@ -111,7 +111,7 @@ def icepahc_files(folder):
 
 
 def part_of_text(trees, split):
-    """Return the trees of a text that belong to a split: the last 5% for test, the preceding 5% for validation.
+    """Return the trees of a text for a split: test (the last 5%), validation (the preceding 5%) or train (the others).
 
     Each split therefore contains text from all ten centuries of IcePaHC. The borders between splits divide at most two
     paragraphs per text.

@@ -1,6 +1,6 @@
 """TensorBoard events with the content of metrics.jsonl, if TensorBoard is installed. TensorFlow is not required.
 
-An error does not stop training: `Events` prints it once and stops writing events.
+An error does not stop training: `Events` prints the error once and stops writing events.
 """
 
 import importlib.util

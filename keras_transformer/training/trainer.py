@@ -243,7 +243,7 @@ def restore(run, model, workers):
 
 
 def _log_result(run, model, progress, seconds):
-    """Log the size and the cost of the run, its best result, and the next command."""
+    """Log the model size, the cost and the best result of the run, and the command that evaluates the run."""
     best = run.checkpoints.best()
     parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     logger.info(

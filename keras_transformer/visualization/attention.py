@@ -60,7 +60,7 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class AttentionMaps:
-    """Attention weights of a source and a target. Each row of a head sums to 1.
+    """Attention weights for a source and a target. In each head, the weights of a query (a row) sum to 1.
 
     Attributes:
         source_text, target_text: The texts.

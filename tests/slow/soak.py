@@ -3,9 +3,8 @@
     python tests/slow/soak.py --kills=50 --json=docs/results/reliability.jsonl
 
 Every fourth signal is SIGTERM, and the others are SIGKILL. Each signal comes at a random moment after a new checkpoint,
-and every third one comes during a checkpoint write. The program exits with status 1 if fewer kills than
-requested happen, or if the weights, the optimizer state or the best checkpoint differ from those of the uninterrupted
-run.
+and every third one comes during a checkpoint write. The program exits with status 1 if fewer kills than requested
+happen, or if the weights, the optimizer state or the best checkpoint differ from those of the uninterrupted run.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Approximation of the length penalty for other engines."""
+"""Approximation of the paper's length penalty for engines with a different formula."""
 
 import types
 
