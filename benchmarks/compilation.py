@@ -4,7 +4,7 @@
 
 Each row comes from a new process, which trains on the built-in problem `toy_ende`. The process neither evaluates nor
 writes a checkpoint before the last update. "cold" starts with an empty compilation cache, and "warm" starts with the
-cache of the cold run. `cpu_seconds` is the CPU time of all threads, which other programs on the machine hardly affect.
+cache of the cold run. `cpu_seconds` is the CPU time of all threads. Other programs hardly affect this time.
 """
 
 import json

@@ -34,7 +34,7 @@ WIDTH, LENGTH = 128, 512
 """Width for measurements of different lengths, and length for measurements of different widths."""
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 LARGEST = 2**27
-"""Maximum number of elements of a tensor. Additive attention has n² · d per sequence."""
+"""Maximum number of elements of a tensor. The largest tensor of additive attention has n² · d elements per sequence."""
 
 Kind = collections.namedtuple("Kind", "name operations sequential path n d make flops elements")
 """Layer type: name, columns of Table 1, exponents of n and d in Table 1, and three functions. One maps d to a Keras
@@ -227,7 +227,10 @@ def passes(layer, n, d):
 
 
 def exponent(rows, layer, axis, name, value="seconds"):
-    """Fit `value` of a layer's pass `name` as a power of n or d (`axis`). Return the exponent as text, or None."""
+    """Fit the values in column `value` to a power of n or d (`axis`). Return the exponent as text.
+
+    Use the rows of one layer and one pass (`name`). Return None if there are fewer than two rows.
+    """
     points = sorted(
         (row[axis], row[value])
         for row in rows
@@ -240,7 +243,7 @@ def exponent(rows, layer, axis, name, value="seconds"):
 def tables(rows):
     """Return two Markdown tables: measured exponents next to those of Table 1, and times at one length.
 
-    The length is the longest at which all layers have measurements.
+    The second table is for the largest length that has measurements of all layers.
     """
     layers = first_per(rows, lambda row: row["layer"])
     columns = {"layer": "{layer}", "per layer": "{operations}", "sequential": "{sequential}", "path": "{path}"}

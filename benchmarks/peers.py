@@ -119,7 +119,7 @@ class Process:
         self._answer()
 
     def repeat(self):
-        """Run one round: all translations, or some updates. Return {"seconds": …, "peak_memory_mb": …, …}."""
+        """Run one round of the task. Return {"seconds": …, "peak_memory_mb": …, …}."""
         try:
             self.child.stdin.write("repeat\n")
             self.child.stdin.flush()

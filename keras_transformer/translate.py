@@ -248,7 +248,10 @@ def _with_lines(rows, path, kind, content):
 
 
 def _text_lines(flags, translator, number, source, hypotheses):
-    """Return the output lines of one source: the line number with --nbest, the score with --scores, and the text."""
+    """Return the output lines of one source, one for each hypothesis.
+
+    A line contains the line number of the source (with --nbest), the score (with --scores) and the text.
+    """
     lines, pretty = "", flags.format == "pretty"
     for hypothesis in hypotheses:
         lines += f"{number}\t" if flags.nbest > 1 else ""

@@ -104,7 +104,7 @@ def read_verb(subjects, objects, english, german, *features):
     return Verb(subjects, objects, english, prefix, german, prepositions, case, features)
 
 
-# Columns: kinds of subject, kinds of object, English forms, German forms (after a separable prefix) and features.
+# Columns: kinds of subject, kinds of object, English forms, German forms (with a separable prefix first), features.
 # Features: English/German preposition of the object, "dative" object, perfect with "sein", and possible adjuncts.
 VERBS = [
     read_verb(*row)

@@ -4,8 +4,9 @@ The plan sorts the pairs by length (`LengthIndex`) and cuts them into a few segm
 same shape (rows, source, target): the number of rows that the token budget allows, and the lengths of the longest
 source and the longest target of the segment. Dynamic programming finds the cuts with the least padding.
 
-Neighbouring batches form a pool. Each epoch shuffles the pairs within each pool, so a pair shares its batch with
-different pairs in every epoch. The shuffle is a keyed permutation, which the plan evaluates only for one batch's rows.
+Within a segment, neighbouring batches form pools. Each epoch shuffles the pairs within each pool, so a pair shares its
+batch with different pairs in every epoch. The shuffle is a keyed permutation, which the plan evaluates only for the
+rows of one batch.
 """
 
 import operator

@@ -340,7 +340,7 @@ class BaseTranslator(abc.ABC):
         if not self.tokenizer.placeholders:
             return hypotheses
         ids = self.tokenizer.placeholders
-        # Truncation of the source may have removed placeholders.
+        # Ignore placeholders that truncation has removed from the source.
         read = {name: span for (name, span), i in zip(spans.items(), ids) if i in source}
         return [dataclasses.replace(one, text=show_spans(one.text, read)) for one in hypotheses]
 

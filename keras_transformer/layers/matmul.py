@@ -20,7 +20,7 @@ def matmul(x, kernel, training=False):
     Returns:
         `[..., columns]`.
     """
-    kernel = ops.cast(kernel, x.dtype)  # decoding calls this outside of Keras' autocast
+    kernel = ops.cast(kernel, x.dtype)  # decoding runs outside of Keras' autocast
     rows, columns = kernel.shape
     transpose_first = columns >= rows and keras.backend.standardize_dtype(x.dtype) == "float32"
     if training and transpose_first and keras.backend.backend() == "tensorflow" and on_cpu():

@@ -31,7 +31,7 @@ class Comparison:
         metric: Name of the score.
         system: `Estimate` of the system.
         other: `Estimate` of the other system.
-        p_value: Probability of a difference at least this large if the systems were equally good.
+        p_value: Probability of a difference at least as large as the observed one if the systems were equally good.
         signature: Signature of the test, with the metric, the number of resamples and the seed.
     """
 

@@ -213,7 +213,7 @@ class Parseval:
         )
 
     def figures(self):
-        """Return {name: number} with the numbers of EVALB's summary in its order, then the F1 of all sentences."""
+        """Return {name: number} with the numbers of EVALB's summary in the same order, then the F1 of all sentences."""
         names = ["errors", "skipped", "valid", "recall", "precision", "f1", "complete_match", "average_crossing"]
         names += ["no_crossing", "two_or_less_crossing", "tagging_accuracy", "f1_of_all_sentences"]
         return {"sentences": len(self.sentences), **{name: getattr(self, name) for name in names}}

@@ -71,7 +71,7 @@ def prepare_shard(problem, number, count):
 
 
 def merge_shards(problem):
-    """Merge the shards into the prepared corpus, unless it exists, and remove them.
+    """Merge the shards into the prepared corpus and remove the shards, unless the prepared corpus exists.
 
     Raises:
         UserError: A shard is missing or damaged, or has another vocabulary or other corpus files.
@@ -156,7 +156,7 @@ def _vocabulary(problem, folder):
 
 
 def _check_shard(path, corpus, tokenizer):
-    """Raise a `UserError` unless a shard is complete and has this corpus hash and vocabulary."""
+    """Raise a `UserError` unless a shard is complete and matches the given corpus hash and vocabulary."""
     shard = read_json(path / SHARD, f"shard {path}", corpus=str, tokenizer=str, chunks=list)
     remedy = f"remove {path} and run `prepare --shard={path.name.replace('-of-', '/')}` again"
     if shard["tokenizer"] != tokenizer.fingerprint:

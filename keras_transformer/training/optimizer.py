@@ -99,7 +99,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         self._watch(norm, finite, ops.logical_not(finite) & fault)
         if self.scales_loss:
             self._rescale(finite)
-        # NaN × 0 is NaN, so zeros replace gradients that are not finite.
+        # NaN × 0 is NaN, so zeros replace all gradients of a skipped update.
         gradients = ops.cond(finite, lambda: list(gradients), lambda: [ops.zeros_like(one) for one in gradients])
         if self.clip_norm is not None:
             scale = self.clip_norm / ops.maximum(ops.where(finite, norm, 1.0), self.clip_norm)
@@ -129,7 +129,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         """Update one variable.
 
         Args:
-            gradient: Its gradient.
+            gradient: Gradient of the loss with respect to the variable.
             variable: The variable.
             rates: Two scalars: the learning rate, and 1 to apply the update or 0 to skip it.
         """

@@ -1,4 +1,4 @@
-"""Tests that exported models give the same results as this package without importing it."""
+"""Tests that exported models give the same results as the original models in this package."""
 
 import dataclasses
 import json

@@ -206,7 +206,7 @@ def test_loss_keeps_large_label_ids_in_bfloat16():
 
 def test_model_keeps_large_label_ids_in_bfloat16():
     model = make_model(vocab_size=600, dtype="mixed_bfloat16")
-    labels = np.arange(257, 600, 14)[None]  # odd ids, which bfloat16 cannot represent
+    labels = np.arange(257, 600, 14)[None]  # odd ids above 256, which bfloat16 cannot represent
     states = ops.cast(20 * oracles.array(model.embedding.table)[labels], "bfloat16")
     expected = oracles.cross_entropy(labels, np.asarray(model.logits(states), "float32"), 0.1).mean()
     weights = np.full(labels.shape, 1 / labels.size, "float32")
