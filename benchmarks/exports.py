@@ -208,7 +208,7 @@ class Exports:
         }  # fmt: skip
 
     def score(self, outputs):
-        """Return the problem's main `Score` (the last in its list) for the outputs."""
+        """Return the main `Score` of the outputs, the last one in the list from `Problem.score`."""
         return self.run.problem.score(outputs, self.references)[-1]
 
 

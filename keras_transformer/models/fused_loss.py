@@ -189,7 +189,7 @@ def split_rows(array, parts):
 
 
 def scan(function, carry, arrays, num_outputs):
-    """Scan a function over the first axis of arrays, like `jax.lax.scan`, one step after the other.
+    """Scan a function over the first axis of arrays, like `jax.lax.scan`, without parallel steps.
 
     Args:
         function: Function that takes the carry and one element of each array. It returns the next carry and a list of

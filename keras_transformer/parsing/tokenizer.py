@@ -16,10 +16,10 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import split_words
 
 OPEN, CLOSE = "⟪", "⟫"
-"""Delimiters of brackets and tags in the vocabulary: ⟪NN⟫ is a tag, NN a subword. In sentences, << >> replace them."""
+"""Delimiters of brackets and tags in the vocabulary: ⟪NN⟫ is a tag, NN a subword. In sentences, << >> replace ⟪ ⟫."""
 
 AROUND = {OPEN: "<<", CLOSE: ">>"}
-ALIKE = {"``": '"', "''": '"'}  # quotation marks of the Penn Treebank, and those of other treebanks
+ALIKE = {"``": '"', "''": '"'}  # {quotation mark of the Penn Treebank: that of other treebanks}
 
 
 class TreeTokenizer(SentencePieceTokenizer):

@@ -298,7 +298,7 @@ def _foreign_files(path):
 
 
 def _fixed(config):
-    """Return the settings that a resumed run cannot change as a flat dict: {"hparams.d_model": 512, …}."""
+    """Return a flat dict, {"hparams.d_model": 512, …}, of the settings that a resumed run cannot change."""
     locations = ("data_dir", "raw_dir", "plugins")
     return {
         name: value

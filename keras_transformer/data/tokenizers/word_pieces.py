@@ -131,7 +131,7 @@ class WordPieceTokenizer(Tokenizer):
 
 
 class _Cache(dict):
-    """Cache {word: ids} that encodes missing words, but does not store very long ones. A full cache is cleared."""
+    """Cache {word: ids} that encodes missing words. It does not store very long words, and clears itself when full."""
 
     def __init__(self, encode):
         super().__init__()
