@@ -45,8 +45,7 @@ Noun = namedtuple("Noun", "kind english english_plural german german_plural gend
 Adjective = namedtuple("Adjective", "kinds english german stem", defaults=[""])
 Verb = namedtuple("Verb", "subjects objects english prefix german prepositions case features")
 
-# `endings` are those of the German determiner, `adjectives` those of adjectives after it. "Kein" replaces the
-# determiner of a negated indefinite phrase.
+# `endings` are those of the determiner, `adjectives` those of adjectives after it. "Kein" negates indefinite phrases.
 THE = Determiner("DT", "the", "the", "", ARTICLE, WEAK, "definite")
 THIS = Determiner("DT", "this", "these", "dies", STRONG, WEAK, "definite")
 MY = Determiner("PRP$", "my", "my", "mein", EIN, MIXED, "definite")
