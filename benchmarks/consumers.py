@@ -1,4 +1,4 @@
-"""Translate with each export in its target software, without this project, and compare the translations.
+"""Translate with each export in its target software, without this project. Compare with `Translator`.
 
     python benchmarks/consumers.py --run=runs/multi30k --formats=huggingface,argos \\
         --python=transformers-env/bin/python --json=docs/results/exports.jsonl

@@ -7,8 +7,8 @@
     python benchmarks/loss_curve.py --compare=now.json,earlier.json --json=docs/results/loss_curve.jsonl
     python benchmarks/loss_curve.py --compare=now.json,seed.json --json=docs/results/loss_curve.jsonl
 
-Runs have no dropout, because two versions may draw different masks. Two seeds show the typical difference between runs
-that have only the data in common. Losses are label-smoothed, in nats per token.
+Runs have no dropout, because two versions may draw different masks. A comparison of two seeds shows the typical
+difference between runs that have only the data in common. Losses are label-smoothed, in nats per token.
 """
 
 import json

@@ -46,7 +46,10 @@ def main(arguments):
 
 
 def last_validation(flags, seed, precision):
-    """Train a model. Return "backend", "step", "loss", "nll", "score" and "seconds" of its last validation."""
+    """Train a model. Return a dictionary with "backend", "seconds" (training time) and values of the last validation.
+
+    The values are "step", "loss", "nll" and "score".
+    """
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         settings = {

@@ -71,7 +71,7 @@ def main(arguments):
 
         try:
             Server(config).run(sockets=[listener])
-        except OSError as error:  # another process now listens on the port
+        except OSError as error:  # another process has begun to listen on the port
             raise UserError(f"cannot listen on --port={port}: {error.strerror}. Choose another port.") from None
         except KeyboardInterrupt:
             # Let the signal end the process. A regular exit would crash if a thread returned from JAX during shutdown.

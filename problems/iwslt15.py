@@ -1,9 +1,14 @@
 """IWSLT 2015, TED talks, English to Vietnamese, in the version of Stanford's NLP group (Luong and Manning 2015).
 
 The text is tokenized. There are 133,317 training pairs, 1,553 validation pairs (tst2012) and 1,268 test pairs
-(tst2013). The program does not download the corpus. Put the following files from
-https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/ into a folder, plain or compressed, and pass the folder with
---raw_dir: train.en, train.vi, tst2012.en, tst2012.vi (or validation.…), tst2013.en, tst2013.vi (or test.…).
+(tst2013). The program does not download the corpus. Download these files from
+https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/ into a folder, and pass the folder with --raw_dir:
+
+- train.en, train.vi
+- tst2012.en, tst2012.vi (or validation.en, validation.vi)
+- tst2013.en, tst2013.vi (or test.en, test.vi)
+
+The files may be compressed.
 """
 
 import dataclasses

@@ -18,7 +18,7 @@ class ToyParsing(ParsingProblem):
 
     @property
     def grammar(self):
-        """The module with the grammar, which the translation problem also uses."""
+        """The module with the grammar, which the problem `toy_ende` also uses."""
         return importlib.import_module(problems.get("toy_ende").__module__)
 
     def corpus_files(self):

@@ -3,8 +3,8 @@
     python benchmarks/engines/run_transformers.py EXPORT REQUEST.json ANSWER.json
 
 `exports.py` writes the request, {"texts": […], "references": […], "batch": N}, and runs this program with the
-interpreter `--python`. The answer contains the translations of greedy and beam search, the log-probabilities of the
-references' tokens in nats, and the sentences per second of beam search.
+interpreter of its flag `--python`. The answer contains the translations of greedy and beam search, the
+log-probabilities of the references' tokens in nats, and the sentences per second of beam search.
 """
 
 import json

@@ -37,7 +37,7 @@ PLACEHOLDER = re.compile(r"<ph(\d+)>")
 
 
 def placeholder(number):
-    """Return the placeholder with the given number, which starts at 1."""
+    """Return the placeholder with the given number, such as `<ph1>` for 1."""
     return f"<ph{number}>"
 
 
@@ -47,7 +47,7 @@ def placeholder_names(count=COUNT):
 
 
 def placeholder_ids(pieces):
-    """Return the ids of `<ph1>`, `<ph2>`, …, stopping at the first placeholder that is missing.
+    """Return the ids of `<ph1>`, `<ph2>`, …, stopping at the first that the vocabulary does not contain.
 
     Args:
         pieces: All pieces of a vocabulary, in the order of their ids.
@@ -102,10 +102,10 @@ def _hide(index, text, count):
 
 
 def hide_in_target(text, spans):
-    """Replace the spans of a source, {placeholder: span}, in a target with their placeholders.
+    """Replace spans in a target with the placeholders that they have in the source, {placeholder: span}.
 
     If a span occurs several times in the source, it has several placeholders, which replace it one after the other in
-    the target. Spans inside longer words do not change.
+    the target. Spans inside longer words are not replaced.
     """
     names = collections.defaultdict(list)
     for name, span in spans.items():

@@ -71,7 +71,7 @@ class BatchedBeamSearch:
         log_p, scores = (np.full((batch, beams), NEG_INF, "float32") for _ in range(2))
         room = np.full(length, PAD, "int32")  # an array, because the compiled function would treat an int as a constant
         state, caches = self._begin(source, room, inputs, options=options, steps=steps)
-        rows = np.arange(batch)  # row of the result for each sentence in the batch
+        rows = np.arange(batch)  # for each sentence in the batch, its row in the result
         while True:
             state, going = self._segment(state, caches, inputs, options=options, steps=steps)
             staying = self._staying(np.array(going))

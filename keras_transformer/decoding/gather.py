@@ -1,4 +1,4 @@
-"""Batched gather operations, which index a flat array because `keras.ops.take_along_axis` would copy arrays."""
+"""Batched gather operations on flat arrays, because `keras.ops.take_along_axis` would copy and broadcast arrays."""
 
 from keras import ops
 

@@ -4,7 +4,7 @@ import keras
 
 
 class ReplicaSeedGenerator(keras.random.SeedGenerator):
-    """Seed generator whose seeds differ between replicas, unlike those of Keras.
+    """Seed generator whose seeds differ between replicas, unlike the seeds of a Keras `SeedGenerator`.
 
     Attributes:
         drawn: Seed that `next` returns without advancing the state, or None. `layers.remat` sets it to compute a
@@ -56,7 +56,7 @@ class Dropout(keras.layers.Layer):
         self.seed = seed
 
     def build(self, input_shape=None):
-        # Not in `__init__`, because the variable's path in checkpoints must include the layer's name.
+        # Create the generator here, because its variable's path in checkpoints must include the layer's name.
         self.seed_generator = ReplicaSeedGenerator(self.seed, name="seed") if self.rate else None
 
     def call(self, inputs, training=False):

@@ -219,7 +219,7 @@ class TranslationProblem(Problem):
             ) from None
 
     def _check_placeholders(self, tokenizer):
-        """Return the tokenizer of `vocab_file`. Raise a `UserError` if its placeholders do not match the setting."""
+        """Return the tokenizer of `vocab_file`. Raise a `UserError` if it does not match the setting `placeholders`."""
         if tokenizer.placeholders and not self.placeholders:
             raise UserError(
                 f"problem.placeholders must be true for {self.vocab_file}, which contains the piece {placeholder(1)}. "

@@ -29,7 +29,7 @@ def write(folder, english, german):
 
 
 def prepared(arguments, vocab_size=60):
-    """Prepare a problem and return it. If `vocab_size` is too small or too large, use the size in the error message."""
+    """Prepare a problem and return it. If `vocab_size` is out of range, use the limit in the error message."""
     problem = load_problem("parallel_text", **arguments, vocab_size=vocab_size)
     try:
         return problem.prepare()
@@ -41,7 +41,7 @@ def prepared(arguments, vocab_size=60):
 
 
 def assert_stored(problem, pairs):
-    """Assert that the training split contains exactly these pairs in order, except for those with an empty side."""
+    """Assert that the training split contains the given pairs in order, without pairs that have an empty side."""
     split, tokenizer = problem.store.split("train"), problem.tokenizer
     encoded = [tokenizer.encode(list(pair)) for pair in pairs]
     kept = [row for row, sides in enumerate(encoded) if all(sides)]

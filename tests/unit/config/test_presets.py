@@ -54,7 +54,7 @@ def parameters(hparams, vocab_size):
     """Return the number of weights according to the paper's equations."""
     d, ff, n = hparams.d_model, hparams.d_ff, hparams.num_layers
     attention = 2 * d * hparams.num_heads * (hparams.key_width + hparams.value_width)
-    if hparams.model == "marian":  # Marian has biases in all four projections
+    if hparams.model == "marian":  # Marian has biases in all four attention projections
         attention += hparams.num_heads * (2 * hparams.key_width + hparams.value_width) + d
     feed_forward, norm = d * ff + ff + ff * d + d, 2 * d
     encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm

@@ -1,4 +1,4 @@
-"""BPE-dropout: different pieces for the same text, which are reproducible for each pair."""
+"""BPE-dropout, which splits the same text differently, but reproducibly for each training pair."""
 
 import collections
 import dataclasses
@@ -86,7 +86,7 @@ def test_bpe_dropout_skips_merges_at_its_rate():
 
 
 def test_bpe_dropout_redraws_before_each_merge():
-    """Compare with algorithm 1 of Provilkov et al.: before each merge, dropout decides again for each pair."""
+    """Compare with algorithm 1 of Provilkov et al.: before each merge, dropout decides again which merges to skip."""
     pieces = ["<pad>", "</s>", "<s>", "<unk>", "ab", "cd", "a", "b", "c", "d"]
     cut, rng, rate = BPEDropout(pieces, -np.arange(10.0), np.zeros(10), range(4)), random.Random(1), 0.3
     found = collections.Counter(tuple(pieces[i] for i in cut([6, 7, 8, 9], rate, rng)) for _ in range(20_000))

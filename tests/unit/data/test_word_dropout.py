@@ -1,4 +1,4 @@
-"""Word dropout, in which the hidden words depend only on the seed and the batch."""
+"""Word dropout, which selects the tokens to hide depending only on the seed and the batch."""
 
 import numpy as np
 import pytest

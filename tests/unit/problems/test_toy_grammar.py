@@ -165,7 +165,7 @@ def test_indefinite_noun_phrases_are_negated(english, german):
 
 
 def test_articles_and_endings_match_grammar_tables():
-    """Compare with the tables of a grammar book, whose columns are nominative, accusative and dative."""
+    """Compare articles and endings with a grammar book. The order of cases is nominative, accusative and dative."""
     books = {
         "ARTICLE": {"m": "der den dem", "f": "die die der", "n": "das das dem", "p": "die die den"},
         "RELATIVE": {"m": "der den dem", "f": "die die der", "n": "das das dem", "p": "die die denen"},
