@@ -1,7 +1,7 @@
 """Tables of scaling.md."""
 
 from pages.scores import is_tiny
-from pages.tables import backend, bars, table
+from pages.tables import backend, bars, curves, table
 
 BEFORE_POOLS = ("5d67265d50aa", "5d1e77149c54", "853a7365bc04+")
 """Commits of runs whose batches were not yet mixed in pools."""
@@ -58,16 +58,12 @@ def padding_by_shapes(rows):
 
 def learning_curves(rows):
     """Return a table of validation scores during runs of `tiny`, with batches before and after the change of mixing."""
-    curves = {}
+    runs = {}
     for row in filter(is_tiny, rows):
         if backend(row) == "tensorflow, bfloat16":
             mixed = "before" if row["commit"] in BEFORE_POOLS else "now"
-            curve = {point["step"]: point["score"] for point in row["training"]["curve"]}
-            curves[f"{mixed}, seed {row['seed']}"] = curve
-    steps = [step for step in next(iter(curves.values())) if all(step in curve for curve in curves.values())]
-    lines = [{"step": step, **{name: curve[step] for name, curve in curves.items()}} for step in steps[1::2]]
-    columns = {name: lambda line, name=name: f"{line[name]:.2f}" for name in sorted(curves)}
-    return table(lines, {"update": "{step:,}", **columns})
+            runs[f"{mixed}, seed {row['seed']}"] = row
+    return curves(dict(sorted(runs.items())))
 
 
 def compilation(rows):

@@ -4,7 +4,7 @@ import re
 import statistics
 from pathlib import Path
 
-from pages.tables import backend, bars, by_seed, changes_of, first_per, mean, table
+from pages.tables import backend, bars, by_seed, changes_of, curves, first_per, mean, table
 
 from keras_transformer.config import registry
 from keras_transformer.config.hparams import changed_fields
@@ -199,14 +199,10 @@ def engines(rows, multi30k):
 
 
 def back_translation(rows, multi30k):
-    """Return a table of the averaged `tiny` without and with back-translated captions, from runs of the same seed."""
-    usual = {(row["split"], row["seed"]): row for row in multi30k if is_tiny(row) and is_averaged(row)}
-    pairs = [(usual[row["split"], row["seed"]], row) for row in rows if is_averaged(row)]
-    return table([{"without": before, "with": after} for before, after in pairs], {
-        "split": "{with[split]}", "without": "{without[tokenized_bleu]:.2f}", "with": "{with[tokenized_bleu]:.2f}",
-        "difference": lambda row: f"{row['with']['tokenized_bleu'] - row['without']['tokenized_bleu']:+.2f}",
-        "updates without": "{without[training][steps]:,}", "updates with": "{with[training][steps]:,}",
-    })  # fmt: skip
+    """Return a table of validation scores during runs of `tiny` without and with back-translated captions."""
+    (*_, usual) = filter(is_tiny, multi30k)
+    names = {"runs/back": "captions", "runs/reproduce/back": "captions, tagged and balanced"}
+    return curves({"no captions": usual} | {names[row["settings"]["extra_train"]]: row for row in rows}, every=1)
 
 
 def is_averaged(row):

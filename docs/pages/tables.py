@@ -1,5 +1,6 @@
 """Functions that read result rows and format them as Markdown tables."""
 
+import collections
 import json
 import shlex
 import statistics
@@ -100,6 +101,20 @@ def table(rows, columns):
 def line(cells):
     """Return a line of a table. A None becomes "–"."""
     return "| " + " | ".join("–" if cell is None else str(cell) for cell in cells) + " |"
+
+
+def curves(runs, every=2):
+    """Return a table of validation scores during several runs, at each `every`-th update that two of them share.
+
+    Args:
+        runs: {heading: row}.
+        every: The number.
+    """
+    scores = [{point["step"]: point["score"] for point in row["training"]["curve"]} for row in runs.values()]
+    number = collections.Counter(step for curve in scores for step in curve)
+    steps = sorted(step for step in number if number[step] > 1)[every - 1 :: every]
+    lines = [{"step": step, "scores": [curve.get(step) for curve in scores]} for step in steps]
+    return table(lines, {"update": "{step:,}", **{name: f"{{scores[{i}]:.2f}}" for i, name in enumerate(runs)}})
 
 
 def bars(heading, values, scale=1):

@@ -102,10 +102,10 @@ def _hide(index, text, count):
 
 
 def hide_in_target(text, spans):
-    """Replace spans in a target with the placeholders that they have in the source, {placeholder: span}.
+    """Replace spans in a target with their placeholders from the source, `spans`, {placeholder: span}.
 
-    If a span occurs several times in the source, it has several placeholders, which replace it one after the other in
-    the target. Spans inside longer words are not replaced.
+    If a span occurs several times in the source, it has several placeholders. Its occurrences in the target get these
+    placeholders in order. Spans inside longer words are not replaced.
     """
     names = collections.defaultdict(list)
     for name, span in spans.items():

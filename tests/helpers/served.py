@@ -30,7 +30,7 @@ class Answer(NamedTuple):
         return [[(one["text"], one["score"]) for one in several] for several in self.content["translations"]]
 
     def refused(self, status, *said):
-        """Assert that the answer is a one-line error without a traceback that contains all strings in `said`."""
+        """Assert the status and a one-line error message that contains all strings in `said` but no traceback."""
         assert self.status == status, self
         assert set(self.content) == {"error"}
         sentence = self.content["error"]

@@ -144,7 +144,7 @@ def test_killed_preparation_resumes(home, whole, pair):
 def test_preparation_killed_anywhere_resumes(home, whole, fresh_seed):
     rng = random.Random(fresh_seed)
     for _ in range(5):
-        status, _, err = home.prepare(trouble=f"use {rng.randint(1, 260)}")  # a complete preparation has 264 accesses
+        status, _, err = home.prepare(trouble=f"use {rng.randint(1, 260)}")  # a preparation makes 264 file accesses
         if status == 0:
             break
         assert (status, err) == (-signal.SIGKILL, "")
