@@ -150,7 +150,7 @@ def test_icepahc_splits_each_text(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "lacks"),
-    [("parsing_wsj", "must contain the treebank files of the LDC, such as wsj_0001.mrg"), ("parsing_gum", "splits.md does not exist"),
+    [("parsing_wsj", "files of the LDC, such as wsj_0001.mrg, got none"), ("parsing_gum", "splits.md does not exist"),
      ("parsing_english", "the folder {}/gum does not exist"), ("parsing_icepahc", "must contain the .psd files")],
 )  # fmt: skip
 def test_treebanks_name_missing_or_empty_folder(tmp_path, name, lacks):
