@@ -139,8 +139,14 @@ def better(seed=1, synthetic=None, **changes):
     """Return a run of `tiny` with smaller batches, without early stopping, and with the given changes of hparams."""
     usual = {"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None}
     steps = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
-    settings = {"extra_train": synthetic.path} if synthetic else {}
-    return PlannedRun("multi30k_ende_tok", "tiny", seed, {**usual, **steps, **changes}, settings, synthetic=synthetic)
+    return PlannedRun(
+        "multi30k_ende_tok", "tiny", seed, {**usual, **steps, **changes}, extra(synthetic), synthetic=synthetic
+    )
+
+
+def extra(synthetic):
+    """Return the settings of a problem that adds synthetic pairs to its training text, or {} without such pairs."""
+    return {"extra_train": synthetic.path} if synthetic else {}
 
 
 def english_parser(seed):
@@ -161,8 +167,9 @@ def published(problem, seed=1, synthetic=None):
     """Return a run with the published settings on tokenized text, evaluated on all test sets."""
     evaluations = [Evaluation(name, split) for name in ("best", "averaged") for split in SPLITS]
     more = [Evaluation("averaged", split) for split in ("test_2017", "test_coco")]
-    settings = {"extra_train": synthetic.path} if synthetic else {}
-    return PlannedRun(problem, "tiny", seed, settings=settings, evaluations=evaluations + more, synthetic=synthetic)
+    return PlannedRun(
+        problem, "tiny", seed, settings=extra(synthetic), evaluations=evaluations + more, synthetic=synthetic
+    )
 
 
 PUBLISHED = [published("multi30k_ende_tok", seed) for seed in (1, 2, 3)]

@@ -169,8 +169,8 @@ class Split:
         index: `LengthIndex` of the pairs (default: computed from the lengths).
 
     Attributes:
-        failure: `UserError` about a damaged chunk, or None. If the backend replaces this error with an exception
-            of its own, `data_errors` raises the original.
+        failure: `UserError` about a damaged chunk, or None. If the backend raises another exception
+            instead, `data_errors` raises this error.
     """
 
     def __init__(self, source, target, index=None):

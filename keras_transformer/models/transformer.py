@@ -99,7 +99,7 @@ class Transformer(Seq2SeqModel):
     ) -> "Transformer":
         """Return a new model of the class named by `hparams.model`.
 
-        A subclass of `Transformer` ignores `hparams.model` and returns a model of its own class. The random initial
+        A subclass of `Transformer` ignores `hparams.model` and returns an instance of the subclass. The random initial
         weights depend only on `hparams.seed`.
 
         Args:
