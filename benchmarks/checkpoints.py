@@ -1,10 +1,10 @@
-"""Measure the time of a checkpoint write, including fsync and checksums, and its share of the training time.
+"""Measure the time to write a checkpoint, including fsync and checksums, and its share of the training time.
 
     python benchmarks/checkpoints.py --json=docs/results/checkpoints.jsonl
 
 As in training, a checkpoint contains the weights, their moving average and the optimizer state. The share assumes the
-default checkpoint interval and updates of at most `--tokens` source tokens and as many target tokens. Most runs have
-larger updates, which take longer, so checkpoint writes have a smaller share of their time.
+default checkpoint interval and updates of at most `--tokens` tokens per side. Most runs have larger updates, which take
+longer, so the share of their checkpoints is smaller.
 """
 
 import tempfile
@@ -44,7 +44,7 @@ def measure(size, flags):
     rows = min(flags.tokens, hparams.batch_tokens) // LENGTH
     ids = np.random.default_rng(0).integers(4, VOCAB_SIZES[size], (rows, LENGTH)).astype("int32")
     weights = np.full(ids.shape, 1 / ids.size, "float32")
-    model.train_on_batch((ids, ids), ids, weights)  # trace before the timing
+    model.train_on_batch((ids, ids), ids, weights)  # trace the update before timing it
     update = median_seconds(lambda _: model.train_on_batch((ids, ids), ids, weights), flags.times)
     with tempfile.TemporaryDirectory(dir=".") as folder:
         checkpoints = Checkpoints(folder)

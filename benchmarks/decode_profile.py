@@ -2,10 +2,10 @@
 
     python benchmarks/decode_profile.py --json=docs/results/decode_profile.jsonl
 
-The program translates the batch once before the profile, so the times exclude tracing and compilation. The time of a
-kind of operation is the sum over all operations of that kind. Operations in several threads may overlap, so shares are
-more meaningful than seconds. Operations that XLA has fused appear as one operation with a name from XLA. The rate of
-matrix products is their number of floating-point operations per second, without operations on padding.
+The program translates the batch once before it starts the profiler, so the times exclude tracing and compilation. The
+time of a kind of operation is the sum over all operations of that kind. Operations in different threads may overlap, so
+shares are more meaningful than seconds. Operations that XLA has fused appear as one operation with a name from XLA. The
+rate of matrix products is their number of floating-point operations per second, without operations on padding.
 """
 
 import collections

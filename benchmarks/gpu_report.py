@@ -8,16 +8,16 @@ The benchmark needs no network connection.
 Workloads:
 
 - `rate`: rate of products of two large square matrices in bfloat16 and float32, in TFLOP/s.
-- `train`: speed of `base` and `big` in bfloat16, in Keras' `fit` with `TokenBatches` of random tokens. With "wmt",
-  lengths are as in WMT. With "fixed", all sentences have the same length. `utilisation` is the rate of the model's
-  matrix products, including padding, as a share of `rate`.
+- `train`: speed of `base` and `big` in bfloat16, in Keras' `fit` with `TokenBatches` of random tokens. Sentence lengths
+  are as in WMT ("wmt") or all equal ("fixed"). `utilisation` is the rate of the model's matrix products, including
+  padding, as a share of `rate`.
 - `phases`: seconds of the forward pass alone and of the whole update, for one batch on the device.
-- `program`: data types of the matrix products, host transfers and copies in the compiled update of `base`.
+- `program`: numbers of matrix products per data type, of host transfers and of copies in an update of `base`.
 - `decode`: speed of beam search with `base` in bfloat16. Weights are random, and all outputs have the same length.
-- `learn`: BLEU after 1,500 updates of `tiny` on Multi30k, or without `--raw_dir` of `toy` on `toy_ende`.
+- `learn`: BLEU after 1,500 updates of `tiny` on Multi30k or, without `--raw_dir`, of `toy` on `toy_ende`.
 
-Each workload runs in a separate process, so that its peak memory excludes the other workloads. `--page` writes a page
-with the rows as tables.
+Each workload runs in a separate process, so that its peak memory excludes the other workloads. `--page` writes all
+results as tables to a Markdown page.
 """
 
 import concurrent.futures
@@ -72,7 +72,7 @@ def main(arguments):
 
 
 def cases(workload, sizes):
-    """Return a list with one tuple per measurement of a workload: the arguments after `sizes`."""
+    """Return one tuple per call of a workload's function: its arguments after `sizes`."""
     if workload == "train":
         return [(name, lengths) for name in sizes["models"] for lengths in ("wmt", "fixed")]
     if workload == "phases":
@@ -120,7 +120,7 @@ def train(sizes, name, lengths):
     epoch = batches.batches_per_epoch
     began = time.monotonic()
     with CompileAhead(0, batches, epoch) as ahead:
-        model.fit(batches, steps_per_epoch=epoch, verbose=0, callbacks=[ahead])  # compile all shapes before the timing
+        model.fit(batches, steps_per_epoch=epoch, verbose=0, callbacks=[ahead])  # compile all shapes before timing
     first = time.monotonic() - began
     seconds = timed(lambda: model.fit(batches, steps_per_epoch=updates, verbose=0))
     timed_updates = range(epoch, epoch + updates)
@@ -196,7 +196,7 @@ def decode(sizes):
     def translate():
         return translator.translate(texts, nbest=1, extra_length=0, min_length=length)
 
-    translate()  # compile before the timing
+    translate()  # compile the search before timing it
     found = []
     seconds = timed(lambda: found.extend(translate()))
     tokens = sum(len(hypotheses[0].tokens) for hypotheses in found)

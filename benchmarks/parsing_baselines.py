@@ -43,7 +43,7 @@ HISTORY = 2  # number of previous children on which the remaining children of a 
 RARE = 2  # training words that occur at most this often represent unknown words
 # Pseudo-counts that smooth the tags of a word with those of its kind, and the tags of a kind with those of rare words.
 KNOWN_WEIGHT, KIND_WEIGHT = 0.5, 2.0
-BEAM = 10.0  # maximum distance of a constituent from the best one over the same words, in nats
+BEAM = 10.0  # maximum gap between the score of a constituent and the best score over the same words, in nats
 PUNCTUATION = Parameters().delete_labels
 FIGURES = ("f1", "f1_of_all_sentences", "recall", "precision", "complete_match", "tagging_accuracy")
 
@@ -81,13 +81,13 @@ def main(arguments):
     ]
     shown = ("part", "parser", *FIGURES, "sentences", "errors", "fallbacks", "seconds")
     report_table(shown, *([str(row[column]) for column in shown] for row in rows))
-    load_keras()  # hides TensorFlow's messages, so call it before `add_row` imports Keras
+    load_keras()  # import Keras without TensorFlow's messages, before `add_row` imports it
     for row in rows:
         add_row({"benchmark": "parsing_baselines", **row}, flags.json)
 
 
 class Parse(NamedTuple):
-    """Parse of a sentence and its CPU time. `fallback` is true for a right-branching tree instead of a real parse."""
+    """Parse of a sentence and its CPU time. `fallback` is true if `pcfg` had to return the right-branching tree."""
 
     tree: Tree
     fallback: bool
@@ -96,7 +96,7 @@ class Parse(NamedTuple):
 
 def gold_trees(problem, split):
     """Return [(treebank, `Tree`), ...] for a split. The treebank is a prefix of the file name, such as "wsj"."""
-    if split not in getattr(problem, "files", {}):  # some problems, such as toy_parsing, generate trees
+    if split not in getattr(problem, "files", {}):  # toy_parsing, for example, generates its trees
         return [("", tree) for tree in problem.trees(split)]
     return [
         (path.name.partition("_")[0].lower(), tree)
@@ -128,7 +128,7 @@ def figures(golds, parses, part):
 
 
 class Baselines:
-    """Baseline parsers, which are methods that map the words of a sentence to (`Tree`, fallback).
+    """The two baseline parsers. Each is a method that maps the words of a sentence to (`Tree`, fallback).
 
     Args:
         trees: Training trees.
@@ -253,7 +253,7 @@ class Lexicon:
 
 
 def kind_of(word):
-    """Return the kind of an unknown word: (starts with a capital, has digits, has hyphens, ending)."""
+    """Return the kind of a word: (starts with a capital, has digits, has hyphens, last two characters)."""
     ending = "".join("0" if character.isdigit() else character for character in word[-2:].lower())
     return word[0].isupper(), any(map(str.isdigit, word)), "-" in word, ending
 

@@ -4,10 +4,10 @@
     python benchmarks/serve.py --run=runs/multi30k --clients=64 --seconds=600 --json=docs/results/serve.jsonl
 
 The benchmark starts `python -m keras_transformer.serve` in a process on this machine. Each client sends one test
-sentence after the other without pauses. All clients run in the process of the benchmark and use part of the cores.
-`wrong` counts the answers that differ from the output of `Translator`. Latencies are measured from request to answer,
-in milliseconds. The benchmark samples the server's memory every ten seconds. `memory_mb` contains two samples: after a
-tenth of the time and at the end.
+sentence after the other without pauses. All clients run in the process of the benchmark, which shares the cores with
+the server. `wrong` counts the answers that differ from the output of `Translator`. Latencies are measured from request
+to answer, in milliseconds. The benchmark samples the server's memory every ten seconds. `memory_mb` contains two
+samples: after a tenth of the time and at the end.
 """
 
 import http.client
@@ -28,7 +28,7 @@ from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 
 ENGINES = ("keras", "ctranslate2")
-WARM_UP = 5  # seconds of requests before the measurement
+WARM_UP = 5  # duration of the requests before each measurement, in seconds
 
 
 def main(arguments):
@@ -107,7 +107,8 @@ class Server:
     def load(self, questions, clients, seconds, stream=False):
         """Let clients send requests for some time. Return the latencies in milliseconds and other measurements.
 
-        `first_lines` contains the times to the first lines of the answers. Streaming (`stream`) makes them shorter.
+        In the result, `first_lines` contains the milliseconds from each request to the first line of its answer. With
+        `stream`, the first line arrives earlier.
         """
         first = time.monotonic()
         latencies, first_lines, wrong, errors = [], [], [], []
@@ -149,7 +150,7 @@ def translation(connection, text, stream=False):
 
     Args:
         connection: `HTTPConnection`.
-        text: The text.
+        text: Text to translate.
         stream: Whether the server sends each sentence as soon as it is translated.
 
     Raises:

@@ -9,7 +9,7 @@ from keras_transformer.tasks.problem import Problem, setting
 from keras_transformer.utils.errors import UserError
 
 PAIRS = {"train": None, "validation": 200, "test": 500}
-# Maximum number of random sequences until one is in the given split. With default settings, at least one in ten is.
+# Maximum number of random draws for a sequence of a split. With default settings, at least one draw in ten succeeds.
 DRAWS = 1000
 
 

@@ -1,9 +1,9 @@
-"""Engine OpenNMT-tf: Transformer with the weights of this project, training step and beam search.
+"""Benchmark engine OpenNMT-tf: its Transformer with the weights of this project, its training step and beam search.
 
 The model is post-norm, with one embedding for source, target and output, and without biases in attention and output
-projection. This file adapts the ε of layer normalization, the ids of BOS and EOS, and the sinusoids to those of this
+projection. This file changes the ε of layer normalization, the ids of BOS and EOS, and the sinusoids to match this
 project. One difference remains: OpenNMT-tf distributes the probability of label smoothing over all tokens except the
-label, and this project over all tokens.
+label, while this project distributes it over all tokens.
 """
 
 import itertools
@@ -19,8 +19,8 @@ import opennmt  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 ROWS = [0, 2, 1]
-"""Ids in this project of PAD, BOS and EOS, which have the ids 0, 1 and 2 in OpenNMT-tf. All other tokens have the same
-ids in both."""
+"""Ids of PAD, BOS and EOS in this project. In OpenNMT-tf, their ids are 0, 1 and 2. All other tokens have the same ids
+in this project and in OpenNMT-tf."""
 
 
 class Interleaved(opennmt.layers.PositionEncoder):
@@ -46,7 +46,7 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
 
 
 def swapped(ids):
-    """Convert ids of this project to ids of OpenNMT-tf, or back. The mapping is its own inverse."""
+    """Convert ids of this project to ids of OpenNMT-tf, or vice versa. The mapping is its own inverse."""
     return np.where(ids < len(ROWS), np.take(ROWS, ids, mode="clip"), ids).astype("int32")
 
 

@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
             for text in given if isinstance(given, list) else [given]:
                 if isinstance(text, str) and not text.strip():
                     self.error(f"--{action.dest} must not be empty")
-                if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # Python's form of invalid UTF-8
+                if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # invalid UTF-8, as Python decodes it
                     self.error(f"--{action.dest} must be UTF-8, got {text!r}")
         for plugin in values.plugin:
             load_plugin(plugin)
@@ -97,7 +97,7 @@ def run_command(main):
     except OSError as error:
         if error.errno in FULL_DISK:
             advice = "; free some space and run the command again"
-        elif error.filename and not hasattr(error, "__notes__"):  # a plug-in error has notes and needs a traceback
+        elif error.filename and not hasattr(error, "__notes__"):  # errors in plug-ins have notes and need a traceback
             advice = f": {error.filename}"
         else:
             raise
@@ -155,7 +155,7 @@ def read_problem_flags(flags):
 
 
 def add_run_flags(parser, required=True, ensemble=False):
-    """Add `--run` and `--checkpoint`, and with `ensemble` also `--ensemble`."""
+    """Add `--run` and `--checkpoint`. If `ensemble` is true, also add `--ensemble`."""
     parser.add_argument("--run", type=user_path, required=required, help="run directory")
     parser.add_argument(
         "--checkpoint",
@@ -170,7 +170,7 @@ def add_run_flags(parser, required=True, ensemble=False):
 
 
 def add_decoding_flags(parser, grammar=True):
-    """Add the flags of beam search. If `grammar` is true, add the flags against repetition and for parsers."""
+    """Add the flags of beam search. If `grammar` is true, also add `--unconstrained` and those against repetition."""
     parser.add_argument("--beam_size", type=beam_size, help="beams per sentence (default: hparams of the run)")
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(

@@ -32,7 +32,7 @@ CHUNK_PAIRS, CHUNK_CHARACTERS = 5_000, 4_000_000
 SERIAL_PAIRS = 50_000
 """Number of pairs that this process encodes before it starts worker processes."""
 MAX_WORKERS = 8
-"""Maximum number of workers, each of which needs 0.1 GB of memory. With more, reading the corpus is the bottleneck."""
+"""Maximum number of workers, each of which needs 0.1 GB of memory. More workers would wait for the corpus reader."""
 EXAMPLES, EXAMPLE_CHARACTERS = 3, 200
 """Maximum number of examples for each reason to drop pairs, and maximum number of characters per side of an example."""
 
@@ -71,7 +71,7 @@ def checksum(pairs):
 
 
 def encode_pairs(tokenizer, pairs, pair_filter, noise=NO_NOISE, first=0):
-    """Encode the pairs of a chunk as arrays, except for pairs that the per-pair rules of `pair_filter` drop.
+    """Drop pairs of a chunk by the rules of `pair_filter.by_pair`, and encode the remaining pairs as arrays.
 
     Args:
         tokenizer: `Tokenizer`.
@@ -213,7 +213,7 @@ def without_ctrl_c():
     multiprocessing.resource_tracker.ensure_running()  # starting the tracker inside the block would unblock SIGINT
     received, handler = [], None
     if threading.current_thread() is threading.main_thread():
-        # The mask protects only this thread. If another thread receives SIGINT, this thread runs the handler.
+        # The mask below affects only this thread. If another thread gets SIGINT, Python runs the handler in this one.
         handler = signal.signal(signal.SIGINT, lambda *_: received.append(True))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

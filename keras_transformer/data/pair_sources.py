@@ -16,7 +16,7 @@ class PairSource:
     """Parallel text in one file with both sides, in two files with one side each, or in a dataset.
 
     Attributes:
-        paths: The file, the source file and the target file, or the files of a local dataset.
+        paths: One file with both sides, or the source file and the target file, or the files of a local dataset.
         languages: Codes of the source and target language.
         weight: Number of copies of each pair (see `repeat_pairs`).
         swapped: Whether `pairs` swaps source and target.
@@ -67,7 +67,7 @@ def find_source(folder, name, languages, required=False, by_settings=True):
         by_settings: Whether error messages suggest problem settings that select other files.
 
     Raises:
-        UserError: Files exist in more than one of these formats, one of the two sides is missing, or only a file with a
+        UserError: The split has files in more than one format, the file of one side is missing, or only a file with a
             similar name exists.
     """
     sides = [existing_file(folder, f"{name}.{language}") for language in languages]
@@ -89,7 +89,7 @@ def parse_sources(text, folder, languages, split="train", by_settings=True):
     Args:
         text: Paths, separated by commas. A path without a known suffix refers to two files: `web` means `web.en` and
             `web.de`. A number after the last colon is a weight. For datasets, see `HuggingFaceDataset.parse`.
-        folder: Folder to which relative paths refer.
+        folder: Base folder of relative paths.
         languages: Codes of the source and target language.
         split: Default split of datasets.
         by_settings: See `find_source`.

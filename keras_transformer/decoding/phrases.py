@@ -78,7 +78,7 @@ def with_needed_tokens(log_p, tokens, needed, needed_log_p):
         log_p: float32 [B, K, N], log-probabilities of the candidates.
         tokens: int32 [B, K, N].
         needed: int32 [B, K, C], see `needed_tokens`.
-        needed_log_p: float32 [B, K, C].
+        needed_log_p: float32 [B, K, C], log-probabilities of `needed`.
     """
     count = ops.shape(needed)[-1]
     earlier = (needed[..., None] == needed[..., None, :]) & (ops.arange(count) < ops.arange(count)[:, None])
@@ -142,5 +142,5 @@ def choose_beams(matched, beams):
 
 
 def _longest_match(matched):
-    """Return the length of the longest prefix of each phrase with which the hypothesis ends, including left padding."""
+    """Return the length of each phrase's longest prefix at the end of the hypothesis, including left padding."""
     return ops.max(ops.where(matched, ops.arange(1, ops.shape(matched)[-1] + 1), 0), axis=-1)

@@ -13,10 +13,10 @@ DESCRIPTION = "export.json"
 
 @contextlib.contextmanager
 def atomic_export(folder, force, description):
-    """Yield a temporary directory. If the block succeeds, add `export.json` and rename the directory to `folder`.
+    """Yield a temporary directory. If the `with` block succeeds, add `export.json` and move the directory to `folder`.
 
     Args:
-        folder: The directory.
+        folder: Directory of the export.
         force: Whether to replace an existing export. The function never replaces other directories.
         description: Contents of `export.json`, {name: value}.
 

@@ -2,7 +2,7 @@
 
 The paper's scores come from tensor2tensor's script get_ende_bleu.sh. The script replaces Unicode punctuation, runs the
 Moses tokenizer, turns "rich-text" into "rich ##AT##-##AT## text", and runs multi-bleu.perl. Splitting compounds makes
-more n-grams match. The resulting score is higher than sacreBLEU, and the two must not be compared.
+more n-grams match. The score is therefore higher than that of sacreBLEU and must not be compared with it.
 """
 
 import re
@@ -18,7 +18,7 @@ def paper_bleu(hypotheses, references, language):
 
     Args:
         hypotheses, references: Lists of texts.
-        language: Code of their language in Moses, which selects the list of abbreviations that end in a period.
+        language: Language code of the texts, with which Moses selects a list of abbreviations that end in a period.
 
     Raises:
         UserError: sacremoses, a port of the Moses tokenizer, is not installed.

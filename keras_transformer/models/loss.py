@@ -68,7 +68,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return smoothed_cross_entropy(labels, logits, self.label_smoothing)
 
     def pair_losses(self, logits):
-        """Return the R-Drop term of each token, once for each of its two forward passes.
+        """Return the R-Drop term of each token twice, once per forward pass.
 
         Args:
             logits: `[2 · tokens, vocab_size]`, with the two passes of a token next to each other.
@@ -119,7 +119,7 @@ def check_loss(loss, accumulate, vocab_size):
 
 
 def divisor(loss, labels, weights):
-    """Return the number by which Keras divides the weighted sum of a loss to reduce it, a float32 scalar.
+    """Return the number by which the reduction of a Keras loss divides the weighted sum, a float32 scalar.
 
     Args:
         loss: See `check_loss`.

@@ -13,7 +13,8 @@ def lines_by_step(rows):
 
     Returns:
         {"train": {step: line}, "validation": {step: line}, "checkpoint": {step: line}}. Each line also has the
-        "precision" of the run at that step and, if known, its cost by the paper's method, "paper_flops".
+        "precision" of the run at that step. If the FLOP/s of the devices are known, it also has "paper_flops", the
+        operations during its "seconds" by the paper's method.
     """
     lines = {"train": {}, "validation": {}, "checkpoint": {}}
     rate, precision = None, None
@@ -37,7 +38,7 @@ def training_summary(rows):
         rows: Lines of metrics.jsonl, a list of dicts. The function filters them with `lines_by_step`.
 
     Returns:
-        A dict with these entries, if the lines contain the values:
+        A dict with these entries, without those for which the lines contain no data:
 
         - "precision": for example "float32", or "float32, bfloat16" if the run resumed in another precision.
         - "steps": number of updates.

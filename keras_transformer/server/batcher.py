@@ -108,7 +108,7 @@ class Batcher:
 
         Raises:
             QueueFull: See `queued`.
-            TimeoutError: The results would miss the deadline.
+            TimeoutError: A result would take longer than `seconds`.
             Exception: Any exception that `work` raises for a single item.
         """
         with self.queued(items, tokens, seconds) as futures:
@@ -118,7 +118,7 @@ class Batcher:
     def queued(self, items: Sequence, tokens: Sequence[int], seconds: float = math.inf, *, gradually: bool = False):
         """Queue items during a `with` block, and yield the list of their futures.
 
-        The future of an item has the result or the exception that `results` describes. Leaving the block removes the
+        Each future receives the result of its item, or an exception (see `results`). Leaving the block removes the
         items that are still waiting.
 
         Args:
@@ -177,7 +177,7 @@ class Batcher:
                 start, full, self._previous = time.monotonic(), bool(self._fitting()), len(batch)
                 try:
                     await self._process(batch)
-                    await asyncio.sleep(0)  # lets callers whose items failed remove their other items
+                    await asyncio.sleep(0)  # after a failure, lets the caller remove its other items from the queue
                 finally:
                     for one in batch:
                         one.future.cancel()  # no effect unless the batcher is stopping

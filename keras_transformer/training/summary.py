@@ -32,7 +32,7 @@ def log_summary(run, problem, model, batches, options, distribution, workers=1):
         run: `Run`.
         problem: The prepared `Problem`.
         model: The compiled model.
-        batches: Training `TokenBatches` that start at the first batch of this process.
+        batches: Training `TokenBatches`, starting at the batch of the next update.
         options: `TrainOptions`.
         distribution: The distribution strategy, or None for one device.
         workers: Number of processes.

@@ -25,7 +25,7 @@ def train(call, text, tmp_path):
 
 @pytest.fixture
 def spoil(monkeypatch):
-    """Return a function that makes the loss of the given updates NaN. Updates count from 1."""
+    """Return a function that makes the loss of the given updates NaN. The first update is number 1."""
     getitem = TokenBatches.__getitem__
 
     def begin(*updates):

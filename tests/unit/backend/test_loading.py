@@ -35,7 +35,7 @@ def choose_from(monkeypatch, tmp_path):
         ("jax", "tensorflow", {"tensorflow", "jax"}, "jax"),
         (None, None, {"tensorflow", "jax"}, "tensorflow"),
         (None, "jax", {"tensorflow", "jax"}, "jax"),
-        (None, "tensorflow", {"jax"}, "jax"),  # Keras writes this default to keras.json without a user's choice
+        (None, "tensorflow", {"jax"}, "jax"),  # may be the default that Keras wrote, not the user's choice
         ("", None, {"jax"}, "jax"),
         (None, "torch", {"jax", "torch"}, "jax"),
     ],

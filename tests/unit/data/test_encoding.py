@@ -12,7 +12,7 @@ from keras_transformer.data.encoding import without_ctrl_c
 def ctrl_c():
     """Return a function that sends SIGINT to another thread and waits until the thread has received it.
 
-    In a real process, a thread of NumPy may receive SIGINT.
+    In real use, the system may deliver SIGINT to a thread of NumPy, for example.
     """
     start, received = threading.Event(), threading.Event()
 
@@ -26,7 +26,7 @@ def ctrl_c():
         assert received.wait(30)
 
     thread = threading.Thread(target=receive)
-    thread.start()  # before the test blocks SIGINT, because a new thread inherits the signal mask
+    thread.start()  # start it before the test blocks SIGINT, because a new thread inherits the signal mask
     yield send
     start.set()
     thread.join()

@@ -39,10 +39,11 @@ def test_permute_gives_every_permutation_equally_often(size):
 @pytest.mark.parametrize("size", [1_000, 4_096, 50_000])
 def test_permute_has_the_neighbours_of_a_shuffle(size):
     def statistics(images):
-        """Return statistics of a permutation of `range(size)`.
+        """Return four statistics of a permutation of `range(size)`.
 
         These are the rank correlation, the mean distance between images of neighbours, the number of neighbours that
-        stay neighbours, and how often two members of a block of 100 share a block again.
+        stay neighbours, and the number of pairs that share a block of 100 before and after the permutation. Distance
+        and number of pairs are divided by `size`.
         """
         blocks = np.arange(size) // 100 * size + images // 100
         again = np.unique(blocks, return_counts=True)[1]

@@ -112,7 +112,7 @@ def test_flipped_bit_is_named_before_a_batch_contains_it(large, name):
     flip_bit(large.path / f"train.{name}", position)
     first = position // CHUNK * CHUNK
     with pytest.raises(UserError, match=rf"train.{name} is damaged in bytes {first:,} to .* run `prepare` again"):
-        split = TokenStore(large.path).split("train")  # reads all of `groups`, and finds damage in it
+        split = TokenStore(large.path).split("train")  # reads all of `groups`, so it detects the flipped bit there
         assert name != "groups"
         batches = TokenBatches(split, BatchPlan(split.index, 2_000))
         for index in range(batches.batches_per_epoch):

@@ -31,7 +31,7 @@ CHANGED = {"train": 1, "validation": 2, "test": 5}
 
 @dataclasses.dataclass(kw_only=True)
 class Echo(TranslationProblem):
-    """Problem whose references copy the sources, but replace each of the last words with two others.
+    """Problem whose references copy the sources, but replace each of the last few words with two other words.
 
     `CHANGED` contains the number of replaced words for each split.
     """
@@ -97,7 +97,7 @@ def run(tmp_path, monkeypatch):
 
 
 def expected(metric, split, errors, problem=EchoRun.problem):
-    """Return the sacreBLEU score of a copier's outputs."""
+    """Return the score that sacreBLEU computes for the outputs of `copy`."""
     sources, references = zip(*problem.examples(split))
     outputs = [copy(source, errors) for source in sources]
     return pytest.approx(getattr(sacrebleu, f"corpus_{metric}")(outputs, [references]).score)

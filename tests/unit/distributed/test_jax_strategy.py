@@ -23,7 +23,7 @@ import jax
 
 pytestmark = pytest.mark.backend
 
-HPARAMS = small(batch_tokens=64)  # two batch shapes, one with three rows, which is not divisible by two devices
+HPARAMS = small(batch_tokens=64)  # two batch shapes; one has three rows, which two devices cannot share equally
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_jax_devices_draw_dropout_masks_of_one_device():
 
 
 def test_jax_devices_start_with_weights_of_one_device(monkeypatch):
-    """Compare weights from compiled initializers. On JAX, Keras compiles the initializers of large variables only."""
+    """Compare weights from compiled initializers. By default, Keras on JAX compiles only those of large variables."""
     monkeypatch.setattr("keras.src.backend.jax.core.should_shard_at_init", lambda layout, shape: True)
     with make_strategy("jax").scope():
         model = kt.Transformer(9, small())

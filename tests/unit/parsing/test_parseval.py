@@ -46,8 +46,8 @@ def test_sample_table_matches_evalb(sample):
         "Bracketing FMeasure       =  83.20",
     ]
     lines = [line for line in lines if "FMeasure" not in line]
-    # In the total row, that version printed the number of sentences without crossings, 16. Later versions of EVALB
-    # print the number of crossings.
+    # The total row of the sample's output has the number of sentences without crossings, 16. Later versions of EVALB
+    # print the number of crossings there.
     assert expected[28].split()[5] == "16" and lines[28].split()[5] == "1"
     expected[28] = expected[28].replace("    16", "     1")
     assert lines == expected
@@ -372,7 +372,7 @@ def test_by_label_scores_each_label():
     gold = "(S (NP (N a)) (VP (V b) (NP (N c)) (PRT (R d))))"
     test = "(S (NP (N a)) (VP (V b) (NP (N c)) (ADVP (R d))))"
     scores = {one.label: one for one in parseval([gold, gold], [test, "(S (X (N a) (N b) (N c) (N d)))"]).by_label()}
-    assert list(scores) == ["NP", "S", "VP", "PRT", "ADVP", "X"]  # most gold brackets first, then most test brackets
+    assert list(scores) == ["NP", "S", "VP", "PRT", "ADVP", "X"]  # sorted by gold, then test brackets, descending
     assert scores["NP"].figures() == {
         "gold": 4,
         "test": 2,

@@ -21,7 +21,7 @@ registry.load_catalog()
 NO_CORPUS = "pretrained_text"
 NAMES = [name for name, _ in registry.problems.describe() if not name.startswith(NO_CORPUS)]
 PLAIN = ("wmt14_ende", "wmt14_enfr", "ted_pten", "iwslt15_envi")  # corpora that tests read from plain text files
-MULTI30K_SIZES = {"train": 1_000, "validation": 100, "test": 100}  # a part; test_problems.py reads all pairs
+MULTI30K_SIZES = {"train": 1_000, "validation": 100, "test": 100}  # only the first pairs; test_problems.py reads all
 SYMBOL_SIZES = {"train": 300, "validation": 200, "test": 500}
 SIZES = {
     "multi30k_ende": MULTI30K_SIZES, "multi30k_ende_tok": MULTI30K_SIZES,

@@ -81,7 +81,7 @@ def test_prune_keeps_latest_and_best(checkpoints):
     checkpoints.prune(5)
     assert checkpoints.steps() == [2, 4, 6, 8, 10]
     checkpoints.mark_best(4, found(1.0))
-    checkpoints.prune(3, newest=8)  # step 10 may be damaged, so it is not one of the three
+    checkpoints.prune(3, newest=8)  # step 10 may be damaged, so keep three others
     assert checkpoints.steps() == [4, 6, 8, 10]
     checkpoints.prune(2)
     assert checkpoints.steps() == [4, 8, 10]
@@ -179,7 +179,7 @@ def test_patience_counts_evaluations_after_best(tmp_path):
     evaluation = types.SimpleNamespace(evaluated=lambda step: step % 5 == 0)
     stopping = callbacks.EarlyStopping(0, run, kt.HParams(patience=2, eval_steps=5), evaluation)
     stopping.set_model(types.SimpleNamespace(stop_training=False))
-    for step in (5, 10, 13, 15, 20):  # a shorter run, which ended at 13, was extended
+    for step in (5, 10, 13, 15, 20):  # the run first ended at step 13 and was then extended
         run.log(kind="validation", step=step)
     assert not callbacks.ended_early(run, stopping.hparams, 20)  # there is no best checkpoint yet
     run.checkpoints.path.mkdir()
