@@ -10,7 +10,7 @@ Workloads:
   25 output tokens plus EOS.
 - `natural`: a trained run translates a split of its problem in batches of 64 sentences of similar length. The limit for
   the length of an output is the source length plus `extra_length`. The other engines apply the limit of the longest
-  source to the whole batch. Output tokens are those of the best hypotheses, without EOS.
+  source to the whole batch. Only the tokens of the best hypotheses count as output tokens, without EOS.
 
 Each engine runs in a separate process with `--threads` threads. The process loads the model and translates all
 sentences once as a warm-up. In each of `--repeats` rounds, the engines then run one after the other, so that the load

@@ -7,7 +7,7 @@ All variants translate a test split:
 - `Translator` in float32, as the reference.
 - The SavedModel in float32 and bfloat16, in batches of 64 and one by one.
 - CTranslate2 with each quantization.
-- `engine`: the run itself with `--engine=ctranslate2`.
+- `engine`: the run without an export, with `--engine=ctranslate2`.
 
 The benchmark reports shares of equal translations. `same` compares with `Translator` in float32, and `same_precision`
 with `Translator` in the precision of the export. SavedModels also translate some unusual strings. `awkward` compares
@@ -74,7 +74,7 @@ def main(arguments):
 
 
 class Exports:
-    """Comparison of exports with `Translator`. Each export format has a method."""
+    """Comparison of exports with `Translator`. One method measures each export format."""
 
     def __init__(self, flags):
         import keras_transformer as kt
@@ -185,7 +185,7 @@ class Exports:
         }  # fmt: skip
 
     def huggingface(self, folder, precision):
-        """Measure an export for transformers in another interpreter."""
+        """Measure an export for Hugging Face transformers. The interpreter `--python` runs the model."""
         from keras_transformer.exports.huggingface import export_huggingface
 
         _, export_seconds = timed(export_huggingface, self.run, folder, self.checkpoint)

@@ -10,7 +10,7 @@ CONTAINERS = re.compile(
     r"^\s|^(Execute|EagerExecute|EagerKernelExecute|ExecuteAsyncOnStream|BlockUntilReady|Process|Run|Await|function|while)$"
     r"|inference_function|TFE_Py|ParallelFor|FunctionRun|ExecutorDone"
 )
-"""Pattern for kinds of events that contain or wait for other events. `profile` skips them to count no time twice."""
+"""Pattern for kinds of events that contain or wait for other events. `profile` skips them, so no time counts twice."""
 
 
 def profile(function):

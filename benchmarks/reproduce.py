@@ -83,7 +83,7 @@ class PlannedRun:
         seed: Seed of the run.
         overrides: {field: value} of changed hparams.
         settings: {parameter: value} of changed parameters of the problem.
-        evaluations: Tuple of `Evaluation`s, or None for the default ones.
+        evaluations: List of `Evaluation`s, or None for the default list.
         synthetic: Additional training pairs, `Synthetic`, or None.
     """
 
@@ -112,7 +112,7 @@ class PlannedRun:
         ]  # fmt: skip
 
     def planned_evaluations(self):
-        """Return the evaluations, or the default ones if `evaluations` is None."""
+        """Return `evaluations`, or the default list if `evaluations` is None."""
         checkpoints = ("best", "averaged", *(["ema"] if self.overrides.get("ema_decay") else []))
         return self.evaluations or [Evaluation(name, split) for name in checkpoints for split in SPLITS]
 
@@ -150,21 +150,21 @@ def extra(synthetic):
 
 
 def english_parser(seed):
-    """Return the run of a parser. Validation uses beam size 1 to save time, and evaluation 21 as in the paper."""
+    """Return the run of a parser. Validation uses beam size 1 to save time. The evaluation uses 21, as in the paper."""
     evaluations = [Evaluation("averaged", "test", {"beam_size": 21})]
     overrides = {"eval_steps": 2000, "beam_size": 1}
     return PlannedRun("parsing_english", "parsing_small", seed, overrides, {"vocab_size": 4000}, evaluations)
 
 
 def length_penalties(seed):
-    """Return a run with the published settings, evaluated with several exponents of the length penalty."""
+    """Return a run of `tiny`, evaluated with several exponents of the length penalty."""
     alphas = (0.0, 0.6, 1.0, 1.3, 1.6, 2.0)
     evaluations = [Evaluation("averaged", "validation", {"alpha": alpha}) for alpha in alphas]
     return PlannedRun("multi30k_ende_tok", "tiny", seed, evaluations=evaluations)
 
 
 def published(problem, seed=1, synthetic=None):
-    """Return a run with the published settings on tokenized text, evaluated on all test sets."""
+    """Return a run of `tiny` on tokenized text, evaluated on all test sets of published results."""
     evaluations = [Evaluation(name, split) for name in ("best", "averaged") for split in SPLITS]
     more = [Evaluation("averaged", split) for split in ("test_2017", "test_coco")]
     return PlannedRun(
@@ -194,7 +194,7 @@ EXPERIMENTS = {
         *variations("num_heads", 1, 2, 8, 16),  # (A)
         *variations("d_k", 8, 16),  # (B)
         *variations("num_layers", 2, 3, 6),  # (C)
-        short(num_layers=6, norm="pre"),  # because six layers with post-norm do not learn
+        short(num_layers=6, norm="pre"),  # pre-norm, because six layers with post-norm do not learn
         *variations("d_model", 64, 256),
         *variations("d_ff", 128, 512),
         *variations("dropout", 0.0, 0.1, 0.2),  # (D)
@@ -210,7 +210,7 @@ EXPERIMENTS = {
         ),
         *(english_parser(seed) for seed in (1, 2)),
     ],
-    # The published setup with back-translated captions.
+    # The setup of Wu et al. (2021) with back-translated captions.
     "back_translation": [published("multi30k_ende_tok", synthetic=BACK)],
     # Improvements to `tiny` that add no parameters. `ema_decay` adds a checkpoint, but does not affect training.
     "tiny_plus": [
@@ -272,9 +272,10 @@ def evaluate(run, evaluations, results, lock):
 
 
 def synthesize(planned, flags):
-    """Train the models that translate a run's synthetic pairs, and translate. Return whether the pairs exist.
+    """Create the synthetic pairs of a run. First train the translation models if necessary.
 
-    Another process may still be working on the pairs or on one of the models.
+    Returns:
+        Whether the pairs exist now. They may be missing if another process is working on them or on one of the models.
 
     Raises:
         UserError: `--raw_dir` has no captions.

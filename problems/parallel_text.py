@@ -64,7 +64,7 @@ class ParallelText(TranslationProblem):
         return [found] if found else []
 
     def _check_copies(self, sources):
-        """Return the sources. Raise a `UserError` if a filter would drop copies of pairs that a weight requests."""
+        """Return `sources`. Raise a `UserError` if a filter would drop the copies that a weight above 1 creates."""
         require(
             not (self.dropped_duplicates and any(source.weight > 1 for source in sources)),
             f"{self.name}: {self.dropped_duplicates} cannot be combined with a weight above 1, because it would "
@@ -108,7 +108,7 @@ class ParallelText(TranslationProblem):
 
     @functools.cached_property
     def threshold(self):
-        """Hash below which a source is held out for validation."""
+        """Limit for hashes. Pairs with a lower hash are held out for validation."""
         count = sum(1 for _ in self._train_pairs(weighted=False))
         held_out = min(HELD_OUT_PAIRS, int(count * HELD_OUT_SHARE))
         hashes = (hash_text(self._key(pair)) for pair in self._train_pairs(weighted=False))
@@ -172,7 +172,7 @@ class Direction(ParallelText):
         return [found] if found else []
 
     def _listed_sources(self, text, split):
-        """Return the sources of entries for this direction, for its reverse, or without languages."""
+        """Return the sources of the entries for this direction or its reverse, and of entries without languages."""
         own, sources = (self.source, self.target), []
         for languages, entry in parse_entries(text):
             if languages and {*languages} != {*own}:

@@ -1,4 +1,4 @@
-"""Engine of this project. It trains with `fit` on `TokenBatches`, and translates texts with `Translator.translate`.
+"""Engine for this project. It trains with `fit` on `TokenBatches`, and translates texts with `Translator.translate`.
 
 The task `matmul` measures the speed of the machine with products of two large square matrices.
 """
@@ -46,7 +46,7 @@ def train(job):
     batches, start_of_next = training_batches(job["corpus"]), 0
 
     def updates(count):
-        # Repeat the batches of the first epoch, as the other engines do. A second epoch would have other batches.
+        # Repeat the batches of the first epoch, as the other engines do. A second epoch would have different batches.
         nonlocal start_of_next
         while count:
             some = min(count, batches.batches_per_epoch - start_of_next)

@@ -121,7 +121,7 @@ def register_hparams(name: str) -> Callable:
     """Return a decorator that registers a function without arguments that returns `HParams`.
 
     Raises:
-        UserError: The function returns another type. The error appears when the hparams are loaded.
+        UserError: The function does not return `HParams`. The error appears when the hparams are loaded.
     """
     register = hparams.register(name)
 

@@ -24,8 +24,8 @@ BYTE_ORDER_MARKS = {
 def read_lines(path, may_be_empty=False, undecodable=None):
     """Yield the lines of a UTF-8 text file, plain or compressed, without line ends.
 
-    Only "\\n" and "\\r\\n" end a line. If other characters such as a form feed also ended lines, the two sides of a
-    corpus would no longer be aligned.
+    Only "\\n" and "\\r\\n" end a line. If a form feed in a sentence also ended a line, all later lines of this file
+    would be misaligned with the other side of the corpus.
 
     Args:
         path: The file, or "-" for stdin.

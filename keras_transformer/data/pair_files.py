@@ -57,7 +57,7 @@ def read_tsv(path, source, target):
 def read_jsonl(path, source, target):
     """Yield the pairs of lines such as `{"en": "A dog.", "de": "Ein Hund."}`.
 
-    As in Hugging Face datasets, a line may also be `{"translation": OBJECT}` with such an object.
+    As in Hugging Face datasets, a line may also wrap the object: `{"translation": {"en": …, "de": …}}`.
     """
     for number, line in enumerate(read_lines(path), start=1):
         try:
@@ -116,7 +116,7 @@ def read_tmx(path, source, target):
 
 
 def _matching(variants, language):
-    """Return the <seg> element of a language, or else of its first variant, or None if both are missing."""
+    """Return the <seg> element of a language, or of its first variant (en-US for en), or None if there is neither."""
     language = language.lower().replace("_", "-")
     if language in variants:
         return variants[language]

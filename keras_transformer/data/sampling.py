@@ -9,8 +9,8 @@ UNSPACED = 12  # weight of each character in a text without spaces between words
 def sample_texts(texts, characters=SAMPLE_CHARACTERS):
     """Return all texts of a small corpus, or a random sample of a larger corpus. The sample depends only on the texts.
 
-    The memory of SentencePiece grows with the number of characters in distinct words. For 100 million characters of two
-    languages with two million distinct words each, SentencePiece needed 1.35 GB. In a text without spaces, a whole
+    The memory of SentencePiece grows with the number of characters in distinct words. For 100 million characters in
+    two languages, each with two million distinct words, SentencePiece needed 1.35 GB. In a text without spaces, a whole
     sentence counts as a word and needs 130 bytes per character. Therefore, each character of such a text counts
     `UNSPACED` times. For a sample of such texts, SentencePiece then needed 1.2 GB.
 
@@ -43,7 +43,7 @@ def drain(texts):
 def _weight(text):
     """Return the number of characters in a text, weighted by the memory that SentencePiece needs for them.
 
-    The minimum weight of 26 limits a sample to 4 million texts. From more texts, SentencePiece would itself draw a
-    sample of this size.
+    The minimum weight of 26 limits a sample to about 4 million texts. A larger sample would be useless, because
+    SentencePiece learns from at most 4 million texts.
     """
     return max(26, len(text) * (UNSPACED if len(text) > 15 * len(text.split()) else 1))

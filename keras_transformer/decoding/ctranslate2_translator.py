@@ -97,7 +97,7 @@ class CTranslate2Translator(BaseTranslator):
             limits[i] = min(limit, POSITIONS)
         engine = self._engine
         if options.sampling:
-            # CTranslate2 seeds each thread when it starts. With more than one thread, the order of draws would vary.
+            # CTranslate2 seeds a thread when the thread starts. With several threads, samples would vary between calls.
             self._library.set_random_seed(options.sampling.seed % 2**32)
             engine = self._open(1)
         start = functools.partial(self._start, engine, sources, prefixes, options)

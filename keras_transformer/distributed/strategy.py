@@ -39,7 +39,7 @@ def make_strategy(name, number=None):
         name: "one" uses one device. "mirrored" uses all GPUs, or all logical CPU devices if there is no GPU. "jax" uses
             all JAX devices. "auto" uses all accelerators if there are several. "multiworker" uses the devices of
             all processes and needs `workers.join` first.
-        number: Number of devices of this process, or None for all.
+        number: Number of devices that this process uses, or None for all.
 
     Returns:
         A `tf.distribute.MirroredStrategy` or `MultiWorkerMirroredStrategy` on TensorFlow, a
@@ -52,7 +52,7 @@ def make_strategy(name, number=None):
     return None if name == "one" else _strategy(name, number)
 
 
-@functools.cache  # return the same strategy again, because the collective operations of two would interfere
+@functools.cache  # because the collective operations of two strategies would interfere
 def _strategy(name, number):
     on_tensorflow = keras.backend.backend() == "tensorflow"
     return _tensorflow_strategy(name, number) if on_tensorflow else _jax_distribution(name, number)

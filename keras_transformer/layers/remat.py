@@ -27,7 +27,7 @@ def rematerialized(layer):
 
     The function draws the seeds of all dropout masks once, so that the forward pass and the recomputation use the same
     masks. These are the masks that the layer would use without rematerialization. The layer must call each of its
-    dropout layers once.
+    dropout layers exactly once.
 
     Args:
         layer: Layer that takes differentiable arrays as positional arguments, and everything else as keyword arguments.

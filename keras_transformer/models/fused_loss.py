@@ -1,8 +1,8 @@
 """Fused projection to logits (§3.4) and label-smoothed cross-entropy (§5.4), computed in chunks of tokens.
 
-The logits `[tokens, vocab_size]` and their gradient are the largest arrays of a training step. This operation keeps
-only one chunk of them in memory, because it already computes the gradient in the forward pass. This is possible because
-the loss is a scalar: the backward pass only has to multiply the gradient by the output's scalar gradient.
+The logits `[tokens, vocab_size]` and their gradient are the largest arrays of a training step. The forward pass
+of this operation computes both in chunks, so that only one chunk is in memory at a time. Because the loss is a scalar,
+the backward pass only has to multiply the gradients of the inputs by the incoming gradient.
 """
 
 import keras
@@ -89,8 +89,8 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
 
     The gradient with respect to the logits of a token is `weight · (p − (1 − ε) · onehot(label) − ε/V)`. R-Drop adds
     the gradient of the divergence to `p`. Each additional operation on all logits would take a tenth of the time of a
-    matrix product. Therefore, the function applies the weight and the term ε/V to arrays of width d_model instead. It
-    does the same with the label's term if the matrix products are exact.
+    matrix product. Therefore, the function applies the weight and the term ε/V to arrays of width d_model instead. If
+    the matrix products are exact, it treats the term (1 − ε) · onehot(label) in the same way.
 
     Returns:
         (smoothed, plain), the smoothed and the plain cross-entropy, `[tokens]` each, and (scale, gradient of states,
@@ -110,7 +110,7 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
         # Put all tokens of the first pass before all tokens of the second pass.
         states, labels, weights = (merge_axes(ops.swapaxes(array, 0, 1)) for array in rows)
         logits = ops.cast(ops.matmul(states, ops.transpose(kernel)), "float32")
-        # Compute log Σ exp z as max z − log max p, which reuses the softmax. Its maximum cannot underflow.
+        # Compute log Σ exp z as max z − log max p, which reuses the softmax p. The maximum of p cannot underflow.
         p = ops.softmax(logits)
         normalizer = ops.max(logits, axis=-1) - ops.log(ops.max(p, axis=-1))
         gold = ops.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
@@ -126,7 +126,8 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
             p = p + grad_divergence
         grad_logits = ops.cast(p, states.dtype)
         if not exact:
-            # Subtract 1 − ε from p before rounding, because sums of rounded products would not cancel out.
+            # Subtract 1 − ε from p before rounding. Otherwise, p and 1 − ε would be in two matrix products with
+            # different rounding errors, which would not cancel out.
             indices = ops.stack([ops.arange(ops.shape(labels)[0], dtype="int32"), labels], axis=1)
             at_label = ops.exp(gold - normalizer) - confidence
             if r_drop:
@@ -189,7 +190,7 @@ def split_rows(array, parts):
 
 
 def scan(function, carry, arrays, num_outputs):
-    """Scan a function over the first axis of arrays, like `jax.lax.scan`, without parallel steps.
+    """Scan a function over the first axis of arrays, one step after the other, like `jax.lax.scan`.
 
     Args:
         function: Function that takes the carry and one element of each array. It returns the next carry and a list of

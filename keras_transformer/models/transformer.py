@@ -124,7 +124,7 @@ class Transformer(Seq2SeqModel):
         return model
 
     def adopt(self, tokenizer: Any) -> None:
-        """Initialize state that depends on the tokenizer. Does nothing unless a subclass overrides it."""
+        """Initialize state that depends on the tokenizer. The base class has no such state."""
 
     def build(self, input_shape=None):
         if self.built:
@@ -155,8 +155,8 @@ class Transformer(Seq2SeqModel):
     def functional(self) -> keras.Model:
         """Return a functional Keras model with the same layers and weights.
 
-        It is useful for `keras.utils.plot_model`, which draws a subclassed model as a single box, and for the outputs
-        of individual layers, such as `keras.Model(model.inputs, model.get_layer("encoder").output)`.
+        Use the functional model for `keras.utils.plot_model`, which draws a subclassed model as a single box, and for
+        the outputs of individual layers, such as `keras.Model(model.inputs, model.get_layer("encoder").output)`.
 
         Returns:
             Model that maps (source, decoder_input), int `[batch, source_length]` and `[batch, target_length]`, to
@@ -216,7 +216,7 @@ class Transformer(Seq2SeqModel):
         Yields:
             Dictionary with the keys "encoder", "decoder" and "cross". Its values are lists, to which each call appends
             the weights of each layer, float32 `[batch, heads, query_length, key_length]`. The weights of an attention
-            class from a plug-in may have another shape.
+            class from a plug-in may have a different shape.
         """
         layers = {
             "encoder": [layer.self_attention for layer in self.encoder.layers],

@@ -1,8 +1,8 @@
 """Conversion between trees and sequences of symbols, after Vinyals et al. 2015, "Grammar as a Foreign Language".
 
 `(S (NP (PRP it)) (VP (VBZ works)))` becomes `(S (NP PRP )NP (VP VBZ )VP )S`. The sequence keeps the part-of-speech
-tags, and labels the closing brackets. It omits the words, because the source sentence contains them. If all tags are
-XX, the model predicts only constituents.
+tags, and each closing bracket has a label. The sequence omits the words, because the source sentence contains them. If
+all tags are XX, the model predicts only constituents.
 """
 
 from keras_transformer.parsing.tree import DEEPEST, Tree, escaped
@@ -29,10 +29,10 @@ def is_bracket(symbol):
 
 
 def repaired(symbols, words):
-    """Convert any sequence of symbols to a `Tree`. For an invalid sequence, the function repairs errors:
+    """Convert any sequence of symbols to a `Tree`. The function repairs an invalid sequence by these rules:
 
     - A closing bracket closes the innermost open bracket with the same label, and all brackets inside it. A closing
-      bracket without such an opening bracket is ignored.
+      bracket without a matching open bracket is ignored.
     - If there are too many tags, the last ones are ignored. If there are too few, the remaining words get the tag XX in
       the innermost open constituent.
     - All open brackets are closed at the end.
@@ -46,7 +46,7 @@ def repaired(symbols, words):
     stack, rest = [("TOP", [])], iter(words)
     for symbol in symbols:
         if symbol[0] == "(":
-            if len(stack) < DEEPEST - 1:  # at most DEEPEST levels, with TOP and a tag
+            if len(stack) < DEEPEST - 1:  # at most DEEPEST levels, including TOP and a tag
                 stack.append((symbol[1:], []))
         elif symbol[0] != ")":
             word = next(rest, None)

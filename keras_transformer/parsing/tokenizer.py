@@ -19,7 +19,7 @@ OPEN, CLOSE = "⟪", "⟫"
 """Delimiters of brackets and tags in the vocabulary: ⟪NN⟫ is a tag, NN a subword. In sentences, << >> replace ⟪ ⟫."""
 
 AROUND = {OPEN: "<<", CLOSE: ">>"}
-ALIKE = {"``": '"', "''": '"'}  # {quotation mark of the Penn Treebank: that of other treebanks}
+ALIKE = {"``": '"', "''": '"'}  # {quotation mark in the Penn Treebank: in other treebanks}
 
 
 class TreeTokenizer(SentencePieceTokenizer):
@@ -43,7 +43,7 @@ class TreeTokenizer(SentencePieceTokenizer):
 
     @classmethod
     def train(cls, sentences, symbols, vocab_size):
-        """Learn subwords and return the tokenizer. With few sentences, its vocabulary is smaller than requested.
+        """Learn subwords and return a tokenizer. With few sentences, the vocabulary is smaller than `vocab_size`.
 
         Args:
             sentences: Iterable of sentences.

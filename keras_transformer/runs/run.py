@@ -72,7 +72,7 @@ class Run:
 
     @classmethod
     def configure(cls, path, problem, preset, hparams, init_from=None):
-        """Return the run to start or resume in directory `path`, without writing it.
+        """Return the run to start or resume in directory `path`, without writing files.
 
         Args:
             path: The directory.
@@ -157,7 +157,7 @@ class Run:
             yield
 
     def load_plugins(self):
-        """Load the plug-ins of the run, unless those given by `--plugin` have registered all names that the run needs.
+        """Load the plug-ins of the run, unless plug-ins given by `--plugin` have registered all names that it needs.
 
         With `--plugin`, users can therefore give the new location of a plug-in that has moved.
 
@@ -217,7 +217,7 @@ class Run:
 
     @property
     def input_language(self):
-        """Code of the source language, or None if the problem has several or does not record it."""
+        """Code of the source language, or None if the problem has several source languages or records none."""
         language = getattr(self.problem, "input_language", None)
         return None if language == SEVERAL else language
 

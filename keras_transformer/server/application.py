@@ -26,7 +26,7 @@ from keras_transformer.utils.errors import TextError, UserError
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
 MAX_SHOWN = 100
-"""Maximum number of tokens per text for an attention map. The size of the map grows quadratically."""
+"""Maximum number of tokens per text for an attention map. The size of a map grows quadratically with the length."""
 
 
 class Translation(BaseModel):
@@ -154,10 +154,10 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         blank, and the translation of a blank text is empty. If the server splits lines into sentences, it joins the
         translations of the sentences.
 
-        With `stream`, the answer contains one JSON object per line. There is one for each sentence, in the order of the
-        texts: {"position": [0, 0, 0], "translations": […]}. The position consists of the indices of the text, of the
-        line in the text and of the sentence in the line. The last line is the complete answer, as without `stream`, or
-        an error: {"error": "…", "status": 500}. An error before the first sentence has its usual status and body.
+        With `stream`, the answer contains one JSON object per line, first an object for each sentence, in the order of
+        the texts: {"position": [0, 0, 0], "translations": […]}. The position consists of the indices of the text, of
+        the line in the text and of the sentence in the line. The last line is the complete answer, as without `stream`,
+        or an error: {"error": "…", "status": 500}. An error before the first sentence has its usual status and body.
         """
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
         _check_count(sum(1 for lines in texts for line in lines if line.strip()), limits.texts, "non-blank lines")
@@ -299,7 +299,7 @@ async def _streamed(texts, queued):
 
 
 def _answer(texts, outputs):
-    """Return the content of an answer.
+    """Return the content of the answer to a translation request.
 
     Args:
         texts: The result of `_split`.
@@ -319,7 +319,7 @@ def _joined(lines, outputs):
     found = [[next(outputs) for _ in sentences] for sentences in lines]
     joined = []
     for n in range(max((len(several) for line in found for several in line), default=1)):
-        # A sentence with fewer translations repeats its last one.
+        # Repeat the last translation of a sentence that has fewer translations than others.
         best = [[several[min(n, len(several) - 1)] for several in line] for line in found]
         scores = [one.score for line in best for one in line] or [0.0]
         score = None if None in scores else statistics.fmean(scores)

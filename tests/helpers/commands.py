@@ -80,7 +80,7 @@ class Home(NamedTuple):
         return self.path / "runs" / "reverse-toy"
 
     def again(self, output_dir=None):
-        """Return the flags of the `train` command that made the run, optionally with another output directory."""
+        """Return the flags of the `train` command that made the run, optionally with a different output directory."""
         return *REVERSE, "--train_steps=6", f"--data_dir={self.path}/data", f"--output_dir={output_dir or self.run}"
 
 

@@ -154,7 +154,7 @@ def waiting(url):
 
 
 def block(pool, url, engine):
-    """Close the engine's gate, and wait until a first text blocks the engine. Return the future answer to this text."""
+    """Block the engine by closing its gate and sending it a first text. Return the future answer to this text."""
     engine.gate.clear()
     first = pool.submit(ask, url, body={"texts": ["first"]})
     wait_for(lambda: engine.batches)
@@ -163,7 +163,7 @@ def block(pool, url, engine):
 
 @contextlib.contextmanager
 def raw_request(url, *lines, body=b""):
-    """Send POST /translate with these header lines and the start of a body; yield the open socket."""
+    """Send POST /translate with the header lines `lines` and the start of a body. Yield the open socket."""
     with socket.create_connection(url.removeprefix("http://").split(":"), timeout=10) as connection:
         connection.sendall("\r\n".join(["POST /translate HTTP/1.1", "Host: x", *lines, "", ""]).encode() + body)
         yield connection

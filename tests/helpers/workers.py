@@ -9,7 +9,7 @@ from helpers.commands import spawn
 
 BACKEND = keras.backend.backend()
 DEVICES = 1 if BACKEND == "tensorflow" else 2
-"""Number of devices per worker. TensorFlow has no environment variable that splits a CPU into devices."""
+"""Number of devices per worker. A TensorFlow worker has one, because no environment variable can split a CPU."""
 
 
 def free_ports(count):

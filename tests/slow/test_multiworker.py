@@ -69,7 +69,11 @@ def interrupt(processes, steps, interrupt_one):
 
 @pytest.mark.backend
 def test_multiworker_trains_as_one_and_stops_together(tmp_path):
-    """Stop two workers by SIGTERM to one, and compare with one worker. Resume, kill one, and resume to the end."""
+    """Stop a job of two workers, resume it, kill one worker, and resume again.
+
+    SIGTERM to one worker stops both. Their updates must equal those of a single worker. After the loss of a worker,
+    the other one must end with an error, and the job must resume and finish.
+    """
     arguments, steps = flags(tmp_path), Checkpoints(tmp_path / "run" / "checkpoints").steps
     first, second, _ = interrupt(
         spawn_workers(2, *arguments, cwd=tmp_path), steps, lambda process: process.send_signal(signal.SIGTERM)

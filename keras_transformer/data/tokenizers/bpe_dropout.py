@@ -22,7 +22,7 @@ class BPEDropout:
         pieces: List of all pieces, indexed by id.
         scores: List with the score of each piece. The pair with the highest score is merged first.
         word_starts: `[vocab_size]`, 1 for ids that begin a word.
-        kept: Ids, including UNK, that must not be segmented again. A word that contains one of them does not change.
+        kept: Ids, including UNK, that the segmentation must preserve. A word that contains one of them does not change.
     """
 
     def __init__(self, pieces, scores, word_starts, kept):

@@ -38,14 +38,14 @@ CACHED_WORDS = 1 << 18  # about 60 MB
 CACHED_LENGTH = 100
 WORDS, CHARACTERS = 200_000, 1000  # maximum numbers of distinct words and characters that the learner uses
 LONGEST = 40  # maximum number of characters in a word that the learner uses
-TOLERANCE = 0.02  # accept this share of surplus pieces from the learner, then drop the rarest pieces
+TOLERANCE = 0.02  # share of surplus pieces at which the search for a threshold may stop
 
 
 class WordPieceTokenizer(Tokenizer):
     """Tokenizer that splits words by greedy longest match with a list of pieces.
 
     Args:
-        pieces: Pieces, including `ALWAYS` but not the four special ones. The piece at index n has the id n + 4.
+        pieces: Pieces, including `ALWAYS`, without the four special tokens. The piece at index n has the id n + 4.
 
     Raises:
         ValueError: Pieces are missing, repeated or empty.
@@ -160,7 +160,7 @@ def count_words(texts):
 
 
 def _runs(alphabet):
-    """Return a pattern for a run of the alphabet's letters, or of other characters, after an optional marker."""
+    """Return a pattern for an optional marker and a run of characters: letters of the alphabet, or other characters."""
     letters = "".join(map(re.escape, sorted(filter(is_letter, {*alphabet, "0"}))))  # a regex class must not be empty
     return re.compile(f"{MARKER}?(?:[{letters}]+|[^{letters}{MARKER}]+)")
 

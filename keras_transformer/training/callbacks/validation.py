@@ -20,7 +20,9 @@ SAMPLES = 5
 
 
 class ValidationCallback(StepCallback):
-    """Callback that evaluates every `eval_steps` updates, decodes every `decode_steps`, and does both at the end.
+    """Callback that evaluates every `eval_steps` updates and at the end.
+
+    Some evaluations also decode (see `should_decode`).
 
     Args:
         start: Number of updates before this call to `fit`.
@@ -53,10 +55,10 @@ class ValidationCallback(StepCallback):
             self.evaluate(step)
 
     def evaluate_if_missing(self, step):
-        """Load the evaluation of a resumed model at `step` from the log. If it is due but missing, evaluate now.
+        """Set `latest` to the logged evaluation at `step`, from which the run resumes.
 
-        An evaluation is missing if a signal interrupted it. With a loaded evaluation, `CheckpointCallback` can mark the
-        best checkpoint if the previous process stopped before doing so.
+        If an evaluation is due at `step` but not in the log, a signal has interrupted it, and this method repeats it.
+        `CheckpointCallback` needs `latest` to mark the best checkpoint if the previous process stopped before that.
         """
         logged = [row for row in self.run.metrics() if row["kind"] == "validation" and row["step"] == step]
         if logged:

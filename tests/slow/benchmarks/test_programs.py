@@ -65,7 +65,7 @@ def test_checkpoints_measures_one_size(rows_of):
 
 
 def test_consumers_names_reason_of_a_failed_consumer(rows_of, home):
-    """Translate with an interpreter that fails: it can import this package, or it cannot read the run's tokenizer."""
+    """Check the error for this interpreter, which can import this package or cannot read the run's tokenizer."""
     pytest.importorskip("ctranslate2")
     flags = (f"--run={home.run}", "--sentences=3", "--formats=ctranslate2", f"--python={sys.executable}")
     with pytest.raises(UserError, match="--python=.* could not translate: .+ Give an interpreter"):
@@ -107,7 +107,7 @@ def test_layer_types_measures_all_layers_and_sizes(rows_of, monkeypatch, tmp_pat
         monkeypatch.setattr(program, name, value)
     flags = "--lengths=32,64", "--widths=16,32", "--repeats=2", f"--output={tmp_path}/plot.png"
     rows = rows_of("layer_types", *flags)
-    assert len(rows) == 7 * 3 * 2  # layers, pairs of length and width, passes
+    assert len(rows) == 7 * 3 * 2  # 7 layers, 3 pairs of length and width, 2 passes
     assert len({row["layer"] for row in rows}) == 7
     assert all(0 < row["seconds"] <= row["median_seconds"] < 10 for row in rows)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
@@ -164,7 +164,7 @@ def test_parsing_baselines_parse_the_toy_problem(rows_of, monkeypatch, tmp_path)
 def test_parsing_speed_counts_whole_trees(rows_of, monkeypatch):
     problem = kt.problem("toy_parsing")
     pairs = list(itertools.islice(problem.examples("test"), 3))
-    # The first sentence gets the tree of the second.
+    # The fake parser returns the second sentence's tree for the first sentence, so one tree is wrong.
     trees = {sentence: tree for sentence, tree in pairs} | {pairs[0][0]: pairs[1][1]}
     translator = types.SimpleNamespace(
         translate=lambda sentences, **_: [[types.SimpleNamespace(text=trees[sentence])] for sentence in sentences]
@@ -213,7 +213,7 @@ def test_gpu_report_measures_every_workload_in_miniature(rows_of, tmp_path):
     ]  # fmt: skip
     assert all(row["target_tokens_per_second"] > 0 for row in rows if row["workload"] == "train")
     assert by_workload["program"]["products"]["bf16"] > 20 and by_workload["program"]["host_transfers"] == 0
-    assert by_workload["program"]["products"]["f32"] == 1  # the mean logits for label smoothing
+    assert by_workload["program"]["products"]["f32"] == 1  # computes the mean logits for label smoothing
     assert by_workload["decode"]["output_tokens"] == 4 * 6 and by_workload["learn"]["updates"] == 2
     page = (tmp_path / "page.md").read_text()
     assert all(f"## {workload}" in page for workload in by_workload) and "| utilisation |" in page

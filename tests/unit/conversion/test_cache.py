@@ -13,7 +13,7 @@ pytest.importorskip("ctranslate2")
 
 @pytest.fixture
 def run(home, tmp_path):
-    ignored = shutil.ignore_patterns("ctranslate2")  # other tests may have made a cache
+    ignored = shutil.ignore_patterns("ctranslate2")  # other tests may have cached models in this run
     return Run.open(shutil.copytree(home.run, tmp_path / "run", ignore=ignored))
 
 

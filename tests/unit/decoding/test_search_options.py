@@ -128,10 +128,10 @@ def test_invalid_prefixes_are_rejected(translator, prefixes):
 
 
 def nothing_twice(tokens, index, inputs):
-    """Forbid repeating the previous token.
+    """Constraint that forbids repeating the previous token.
 
-    The translation of the shortest text must also reach the length limit and not contain UNK. Texts longer than those
-    in `SOURCES` have no translation.
+    For the shortest text in `SOURCES`, it also forbids UNK, and EOS before the length limit. For texts longer than
+    those in `SOURCES`, it forbids all tokens.
     """
     symbols, limits = ops.arange(6, dtype="int32"), inputs.limits[:, None, None]
     previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)[:, :, None]

@@ -1,4 +1,4 @@
-"""Heartbeat of workers, which detects that another worker died or hangs."""
+"""Tests of the heartbeat of workers, which detects that another worker has died or hangs."""
 
 import contextlib
 import signal
@@ -14,7 +14,7 @@ from keras_transformer.training.signals import Interrupted
 
 
 class Store(dict):
-    """Key-value store like that of a JAX coordinator. After it closes, writing fails."""
+    """Key-value store like that of a JAX coordinator. Writing fails once `open` is False."""
 
     open = True
 
@@ -106,7 +106,7 @@ def test_heartbeat_does_not_miss_finished_worker():
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="TensorFlow watches its workers by itself")
 @pytest.mark.parametrize("ending", [None, Interrupted(signal.SIGTERM)])
 def test_heartbeat_ends_before_python_exits(ending):
-    """Check that the thread stops in time. If a call to JAX's store returned while Python exits, Python would abort."""
+    """Check that the thread stops in time. Python would abort if a call to JAX's store returned during exit."""
     workers = _JaxWorkers(Store())
     with contextlib.suppress(Interrupted), workers.leaving():
         workers.watch()

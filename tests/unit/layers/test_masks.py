@@ -105,7 +105,7 @@ def test_decoder_layers_honour_left_padding():
     mask = np.asarray(causal_mask(4)) & np.asarray(padding_mask(target))
     expected = layer(embedded(target, False), memory, self_mask=mask)
     close(layer(embedded(target, True), memory), expected, target)
-    close(Decoder(1, **STACK)(embedded(target, True), memory), expected, target)  # the same seed as `layer`
+    close(Decoder(1, **STACK)(embedded(target, True), memory), expected, target)  # same weights as `layer`
 
 
 def test_decoder_layers_are_causal_by_default():
@@ -141,7 +141,7 @@ class Seen(keras.layers.Layer):
 
 def seen(x):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # this layer removes the mask
+        warnings.simplefilter("ignore")  # Keras warns that `Seen` removes the mask
         return np.asarray(Seen()(x))
 
 

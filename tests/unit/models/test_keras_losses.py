@@ -72,7 +72,7 @@ def assert_same(found, expected):
 def test_keras_loss_updates_like_plain_keras(loss, weights):
     expected = updated(weights, plain=True, loss=loss)
     assert abs(expected[1][0] - expected[1][1]) > 1e-3
-    for accumulate in (1, 2):  # three rows at once, or two rows and then one with padding
+    for accumulate in (1, 2):  # three rows at once, or micro-batches of 2 and 1 rows
         assert_same(updated(weights, loss=loss, accumulate=accumulate), expected)
 
 

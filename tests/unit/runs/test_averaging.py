@@ -75,7 +75,7 @@ def test_averaged_warns_once_training_has_continued(make_run, caplog):
     assert "the last checkpoint is from step 6" in line
     assert line.endswith(f"python -m keras_transformer.average --run={run.path}")
     caplog.clear()
-    run.checkpoints.load("averaged", parts=())  # no warning, because this loads no weights
+    run.checkpoints.load("averaged", parts=())  # no warning, because the call loads no weights
     kt.average_checkpoints(run.path)
     assert averaged(run) == ([5.0] * 3, [6, 0], [4, 6])
     assert not caplog.messages

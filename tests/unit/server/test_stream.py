@@ -70,7 +70,7 @@ def test_stream_ends_with_error_in_the_middle(url, engine, caplog, bad, status, 
     one, two, last = streamed(url, {"texts": ["a", "b", bad, *"cdefg"]})
     assert [one["position"], two["position"]] == [[0, 0, 0], [1, 0, 0]]
     assert last["status"] == status and said in last["error"] and ".py" not in last["error"]
-    assert ("a fault in" in caplog.text) == (status == 500)  # only the log has the traceback
+    assert ("a fault in" in caplog.text) == (status == 500)  # the log has tracebacks of unexpected errors only
     wait_for(lambda: answers(url, status) == 1)
     assert not any("g" in batch for batch in engine.batches)
     with streaming(url, {"texts": [bad, "c"]}) as (found, lines):
