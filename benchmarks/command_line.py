@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
         """Parse the command line and return the flags.
 
         Raises:
-            UserError: A flag is wrong, there are fewer cores than threads, or an output folder is missing.
+            UserError: A flag is invalid, `--threads` exceeds the number of cores, or an output folder does not exist.
         """
         flags = super().parse_args(arguments)
         if getattr(flags, "threads", 1) > CORES:
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_row(row, path):
-    """Add the command, the commit and the machine to a result row, append it to a .jsonl file, and return it.
+    """Add the command, commit and machine to a result row. Append the row to a .jsonl file and return it.
 
     Args:
         row: Result row. If it already has a commit, the function keeps that commit.

@@ -5,7 +5,7 @@
 
 | workload | measured calls |
 |---|---|
-| single | `Translator.translate` with one test sentence at a time; `first_ms` is the first call |
+| single | `Translator.translate` with one test sentence at a time; `first_ms` is the time of the first call |
 | cold_start | `python -m keras_transformer.translate` with one line, from start to exit |
 | lines_1000 | the same command with 1,000 lines |
 | server_N | requests by N clients, each with one sentence at a time |
@@ -105,7 +105,7 @@ def summary(rounds):
 
 
 class Latency:
-    """Latency measurements. Each result contains `latencies` in milliseconds, and sentences `per_second`.
+    """Measurements of the workloads. Each result contains `latencies` in ms and the number of sentences `per_second`.
 
     Args:
         flags: The flags of this program.

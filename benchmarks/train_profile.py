@@ -9,9 +9,9 @@ threads.
 
 Two rates form a roofline: the speed of a large matrix product, and the bandwidth of adding 1 to a large array. From
 the shapes of inputs and outputs, the benchmark computes the floating-point operations of matrix products and the bytes
-of all operations. The limit of an operation is the longer of the two resulting times. Operations take longer than their
-limit if their arrays are small, or if they compute exponentials or random numbers. They take less time if their arrays
-are in a cache.
+of all operations. Division by the two rates gives two times per operation, and the limit of the operation is the longer
+one. Operations take longer than their limit if their arrays are small, or if they compute exponentials or random
+numbers. They take less time than their limit if their arrays are in a cache.
 """
 
 import collections
@@ -35,7 +35,7 @@ PARTS = {
     "optimizer": "adam|L2Loss",
     "embedding": "embedding|position",
 }
-"""{part: pattern for operation names}. The first match determines the part. Other operations are "all else"."""
+"""{part: pattern for operation names}. The first match counts. The part "all else" has the remaining operations."""
 REWRITTEN = re.compile(r".*/body/_\d+/|ArithmeticOptimizer/FoldTransposeIntoMatMul_")
 """Text that TensorFlow adds to operation names when it unrolls a loop or folds a transposition into a product."""
 PRODUCTS = re.compile("MatMul")
@@ -89,7 +89,7 @@ def measure(size, precision):
 
 
 def update_of(size, precision):
-    """Return (function that makes an update, {operation name: (floating-point operations, bytes)}) of a model."""
+    """Build a model. Return (function that makes an update, {operation name: (floating-point operations, bytes)})."""
     import keras
     import tensorflow as tf
     from workload import training_batches
@@ -134,7 +134,7 @@ def work_of(graph):
 
 
 def elements(shape):
-    """Return the number of elements of a shape, or 0 if a length is unknown."""
+    """Return the number of elements of a shape, or 0 if a dimension is unknown."""
     return math.prod(max(length, 0) for length in shape)
 
 
@@ -156,7 +156,7 @@ def copy_rate():
 
 
 def minimum_seconds(function):
-    """Return the shortest duration of ten calls after a warm-up call, because other processes slow down some calls."""
+    """Return the minimum time of ten calls after a warm-up call, to reduce the influence of other processes."""
     function()
     return min(timed(function)[1] for _ in range(10))
 

@@ -1,8 +1,8 @@
 """Presets with the later settings of tensor2tensor, which differ from the paper (docs/from_tensor2tensor.md).
 
-They use pre-norm with a final norm, two more kinds of dropout, and a different β2. The warm-up is longer than in the
-paper, and the scale of the learning rate is twice as large as in the paper. Because tensor2tensor specifies the number
-of tokens per GPU, `t2t_base` and `t2t_big` multiply this number by 8.
+They use pre-norm with a final norm, additional dropout on attention weights and activations, and a different β2. The
+warm-up is longer than in the paper, and the learning rate scale is twice as large. tensor2tensor specifies the batch
+size in tokens per GPU, so `t2t_base` and `t2t_big` multiply it by 8.
 """
 
 from keras_transformer.config.hparams import HParams

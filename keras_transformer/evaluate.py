@@ -121,7 +121,7 @@ def main(arguments):
 
 
 def write_texts(result, folder):
-    """Write the sources, outputs and references of an `Evaluation` into a folder, and its table if it has one."""
+    """Write the sources, outputs, references and table (if any) of an `Evaluation` to files in a folder."""
     for name in ("sources", "outputs", "references"):
         with atomic_open(folder / f"{result.split}.{name}.txt") as file:
             file.writelines(one_line(text) + "\n" for text in getattr(result, name))

@@ -1,10 +1,10 @@
-"""Translate with an exported model in the software for the export format, without importing keras_transformer.
+"""Translate with an exported model, using the library for its format instead of keras_transformer.
 
     python benchmarks/engines/open_export.py FORMAT EXPORT REQUEST.json ANSWER.json
 
-`consumers.py` writes the request, {"texts": […], "batch": N}, and runs this program with the interpreter that the flag
-`--python` of `consumers.py` specifies. The answer contains the translations, the translation time in seconds without a
-warm-up batch, and the name and version of the software.
+`consumers.py` writes the request, {"texts": […], "batch": N}, and runs this program with the Python interpreter
+from its flag `--python`. The answer contains the translations, the translation time in seconds (excluding a warm-up
+batch), and the name and version of the library.
 """
 
 import importlib.metadata

@@ -1,8 +1,8 @@
-"""Engine PyTorch: post-norm nn.Transformer layers with a shared embedding, and no final norm in either stack.
+"""PyTorch engine: post-norm nn.Transformer layers with a shared embedding, and no final norm in either stack.
 
-The paper's attention projections have no biases, so the biases are fixed at 0. As in the paper, dropout applies to
-embeddings and sublayer outputs, but not to attention weights or activations. bfloat16 uses autocast, and Adam is the
-fused version.
+The attention projections of the paper have no biases, so the engine fixes PyTorch's biases at 0. As in the paper,
+dropout applies to embeddings and sublayer outputs, but not to attention weights or activations. With bfloat16, the
+engine uses autocast. The optimizer is PyTorch's fused Adam.
 """
 
 import contextlib
@@ -94,7 +94,7 @@ def train(job):
     model.assign(weights)
     optimizer = torch.optim.Adam(
         filter(lambda parameter: parameter.requires_grad, model.parameters()),
-        lr=1.0,  # the schedule multiplies `lr` by the learning rate of the current step
+        lr=1.0,  # `LambdaLR` multiplies this value by the learning rate of each step
         betas=(h["adam_beta_1"], h["adam_beta_2"]),
         eps=h["adam_epsilon"],
         fused=True,

@@ -15,15 +15,15 @@ logger = logging.getLogger(__name__)
 FOLDER = "ctranslate2"
 DESCRIPTION = "cache.json"
 VERSION = 1
-"""Version of the conversion. Caches from other versions are rebuilt."""
+"""Version of the conversion. A cache with a different version is rebuilt."""
 
 
 def converted_files(run, checkpoint=None):
     """Return the files of a run's model in CTranslate2's format, {name: bytes}.
 
-    The first call converts the checkpoint and caches the result in `RUN/ctranslate2/CHECKPOINT`. Later calls rebuild
-    the cache if it is damaged, has another version or was created from other weights. If the run directory is not
-    writable, the result is not cached.
+    The first call converts the checkpoint and caches the result in `RUN/ctranslate2/CHECKPOINT`. Later calls read
+    the cache. They rebuild the cache if it is damaged, or if the weights, the configuration, the tokenizer or `VERSION`
+    have changed. If the run directory is not writable, the function does not cache the result.
 
     Args:
         run: `Run`.

@@ -1,4 +1,4 @@
-"""Filters that drop pairs of a corpus because of their text or length, or because they are duplicates or held out."""
+"""Filters that drop pairs because of their text or length, and pairs that are duplicates or also in another split."""
 
 import functools
 import hashlib
@@ -10,7 +10,7 @@ from keras_transformer.data.language_tags import without_tag
 from keras_transformer.utils.errors import UserError
 
 SCRIPT_SHARE = 0.5
-"""Minimum share of letters in the expected scripts among all letters of a source or target."""
+"""Minimum share of the letters of a source or target that must belong to the expected scripts."""
 EMPTY = "dropped_with_an_empty_side"
 OVERLAP, DUPLICATES = "dropped_as_validation_or_test_pairs", "dropped_as_duplicates"
 SOURCE_DUPLICATES = "dropped_as_source_duplicates"
@@ -116,7 +116,7 @@ class PairFilter:
 class TaggedPairFilter(PairFilter):
     """`PairFilter` for sources that begin with a language tag.
 
-    The tag counts in lengths and in comparisons between pairs. All other rules ignore the tag.
+    Rules on lengths and rules that compare pairs include the tag. All other rules ignore the tag.
     """
 
     def by_pair(self, pairs, lengths):

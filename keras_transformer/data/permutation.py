@@ -10,8 +10,8 @@ def permute(indices, size, key):
     """Apply a pseudorandom permutation of `range(size)` to indices.
 
     Memory and time depend on the number of indices, not on `size`. A Feistel network permutes a grid of about
-    sqrt(size) × sqrt(size) cells. The function permutes each result that is outside the range again
-    until it is inside. Results outside the range are rare, because the grid has only a few more cells than the range.
+    sqrt(size) × sqrt(size) cells. If a result is outside the range, the function applies the network again until
+    the result is inside. This is rarely necessary, because the grid has only slightly more cells than the range.
 
     Args:
         indices: Integers `[count]`, from 0 to `size - 1`.

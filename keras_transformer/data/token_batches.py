@@ -29,7 +29,8 @@ class TokenBatches(keras.utils.PyDataset):
         row_multiple: Add empty rows until the number of rows is divisible by this value, so that all replicas get the
             same number of rows.
         few_shapes: Whether to pad each batch to one of the few `BatchPlan.shapes`, instead of to the longest sequences
-            of the batch. This is useful if the backend compiles each shape (default: True except on TensorFlow).
+            of the batch. Few shapes save time if the backend compiles a function for each shape (default: True except
+            on TensorFlow).
         stopwatch: `Stopwatch` that measures the assembly of batches (default: a new one).
         word_dropout: Share of source tokens to hide. The choice of tokens depends only on the plan's seed and the
             index of the batch.
@@ -63,7 +64,7 @@ class TokenBatches(keras.utils.PyDataset):
             try:
                 return self._assemble(self.start + index)
             except UserError as error:
-                # The backend raises a different error in response. `data_errors` replaces that error with `failure`.
+                # The backend may replace this error with its own. In that case, `data_errors` raises `failure`.
                 self.split.failure = error
                 raise
 
@@ -119,7 +120,7 @@ class TokenBatches(keras.utils.PyDataset):
         return batch.source_tokens + batch.target_tokens
 
     def rows(self, index):
-        """Return the indices of the split's rows in batch `index`, int64 `[rows]`."""
+        """Return the rows of batch `index` as indices into the split, int64 `[rows]`."""
         return self.plan.batch(self.start + index).rows
 
     def replace(self, **changes):
@@ -131,7 +132,7 @@ class TokenBatches(keras.utils.PyDataset):
     def as_dataset(self, replicas=1):
         """Return a `tf.data.Dataset` of the batches.
 
-        The element shapes leave the sequence lengths unspecified, so TensorFlow traces `fit` only once.
+        The element shapes leave the sequence lengths unspecified, so that TensorFlow does not retrace for each length.
 
         Args:
             replicas: Number of equal blocks into which to split the rows of each batch. Each block is an element.
@@ -143,7 +144,7 @@ class TokenBatches(keras.utils.PyDataset):
             return [array.reshape(replicas, -1, array.shape[1]) for array in (source, decoder_input, labels, weights)]
 
         def blocks(index):
-            # Do not use `from_generator`: it releases all free memory of the process, which must then be reallocated.
+            # Do not use `from_generator`: it makes malloc return free memory to the system after each operation.
             arrays = tf.numpy_function(load, [index], 3 * (tf.int32,) + (tf.float32,))
             for array in arrays:
                 array.set_shape((replicas, None, None))

@@ -52,8 +52,8 @@ class AugmentResult:
     Attributes:
         lines: Number of input lines in the shard.
         blank: Number of blank lines in the shard.
-        repeated: Number of repeated lines, which are not translated again.
-        rejected: Number of lines without pairs, because a line is too long or its translation is empty.
+        repeated: Number of repeated lines that `drop_duplicates` skips.
+        rejected: Number of lines that yield no pair, because the line is too long or its translation is empty.
         pairs: Number of pairs in the output.
     """
 
@@ -100,7 +100,7 @@ def augment(
     keras_option = "sampling" if options.search.sampling and engine == "auto" else None
     engine = choose_engine(engine, [run], checkpoint, precision, jit_compile, keras_option)
     result = AugmentResult()
-    total = sum(1 for _ in _lines(input_path, options, result))  # also detects a damaged input before translation
+    total = sum(1 for _ in _lines(input_path, options, result))  # also detects damaged input before translation
     identity = _identity(run, checkpoint, precision, engine, input_path, options)
     with work_directory(f"{output_path}.chunks", identity) as work:
         paths = [work.folder / f"{index:06d}.json" for index in range(-(-total // CHUNK))]
@@ -184,7 +184,7 @@ def _join(paths, output_path, result):
 
 
 def _identity(run, checkpoint, precision, engine, input_path, options):
-    """Return a hash of everything that the pairs depend on."""
+    """Return a hash of everything that affects the pairs."""
     state = run.checkpoints.load(checkpoint, parts=())[1]
     status = os.stat(input_path)
     content = {

@@ -34,7 +34,7 @@ class Evaluation:
         checkpoint: The evaluated checkpoint, {"name", "steps"}.
         decoding: Search options, {"beam_size", "alpha", "extra_length", …}.
         sources, outputs, references: Lists of texts.
-        scores: List of `Score`s, which ends with the main score. With several directions, each score is a mean.
+        scores: List of `Score`s, with the main score last. With several directions, each score is a mean over them.
         part_names: List with the direction of each line for a multilingual problem, or None.
         part_scores: {direction: list of `Score`} for a multilingual problem, or {}.
         seconds: Decoding time in seconds.
@@ -68,7 +68,7 @@ class Evaluation:
     def nll(self, rows=None):
         """Return the mean negative log-likelihood of the references in nats per token, including EOS.
 
-        The computation is teacher-forced, without label smoothing. A blank source or reference counts as EOS only.
+        The computation is teacher-forced, without label smoothing. A blank source or reference consists only of EOS.
 
         Args:
             rows: Indices of the lines (default: all lines).

@@ -14,9 +14,9 @@ UNUSED_SCORE = -1e4
 def fast_tokenizer(pieces, source_model):
     """Return the contents of a tokenizer.json that encodes sources and decodes ids of sources and targets.
 
-    The tokenizer returns the same ids as SentencePiece, with two exceptions. If the model has byte fallback, a source
-    character that only the target vocabulary contains becomes one piece instead of bytes. The tokenizer also drops
-    spaces next to placeholders and to the problem's `user_symbols`.
+    The tokenizer returns the same ids as SentencePiece, with two exceptions. First, if the model has byte fallback, a
+    source character that only the target vocabulary contains becomes one piece instead of bytes. Second, the tokenizer
+    drops spaces next to placeholders and next to the problem's `user_symbols`.
 
     Args:
         pieces: List of all pieces, indexed by id. The special tokens come first.

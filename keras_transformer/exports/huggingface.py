@@ -1,8 +1,8 @@
 """Export of a run as an equivalent Marian model for Hugging Face transformers.
 
 `transformers.MarianMTModel` is the post-norm Transformer of the paper with two differences. Its attention has
-biases, which the export sets to 0. Its positional encoding consists of all sines followed by all cosines, while sines
-and cosines alternate in this project (§3.5). The export therefore reorders the d_model channels of all weights.
+biases, which the export sets to 0. Its positional encoding consists of all sines followed by all cosines. In this
+project, sines and cosines alternate (§3.5), so the export reorders the d_model channels of all weights.
 
 The export needs NumPy, safetensors and protobuf. It imports neither Keras nor PyTorch.
 """
@@ -46,7 +46,7 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
     weights = {name: np.asarray(array, "float32") for name, array in load_weights(run, checkpoint).items()}
     description = {"format": "huggingface", "max_tokens": POSITIONS, **describe(run, checkpoint)}
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-    models = getattr(tokenizer, "models", [tokenizer.to_bytes()] * 2)  # default: one model for both sides (§5.1)
+    models = getattr(tokenizer, "models", [tokenizer.to_bytes()] * 2)  # by default, one for both sides (§5.1)
     with atomic_export(folder, force, description) as new:
         save_file(marian_weights(weights, hparams), new / "model.safetensors", metadata={"format": "pt"})
         for name, content in {
@@ -75,7 +75,7 @@ def marian_weights(weights, hparams):
     found = {EMBEDDING: table, LOGITS_BIAS: bias[None]}
     for there, here, axis in layer_weights({"encoder": hparams.num_layers, "decoder": hparams.decoder_depth}):
         array = weights.get(here)
-        if array is None:  # attention has no biases in the paper
+        if array is None:  # the attention of the paper has no biases
             array = np.zeros(weights[here.removesuffix("_bias")].shape[1], "float32")
         found[there] = to_marian(array, axis)
     return {name: np.ascontiguousarray(array) for name, array in found.items()}

@@ -107,7 +107,7 @@ def masked_softmax(logits, mask=None):
     if logits.shape[-1] == 1:  # Keras warns about a softmax over a single element
         return ops.ones_like(logits)
     if mask is not None:
-        # Do not add a mask: TensorFlow would fuse the addition with the matrix product into a much slower operation.
+        # Do not add the mask: TensorFlow would fuse the sum with the matrix product into a much slower operation.
         logits = ops.where(mask, logits, MASKED_LOGIT)
     return ops.softmax(logits, axis=-1)
 
@@ -149,7 +149,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.d_k = head_width(d_model, num_heads) if d_k is None else d_k
         self.d_v = head_width(d_model, num_heads) if d_v is None else d_v
         self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
-        self.on_weights = None  # callback for the attention weights of each call
+        self.on_weights = None  # function to call with the attention weights, or None
 
     def build(self, query_shape=None, memory_shape=None):
         def kernel(name, rows, columns, initializer):

@@ -50,7 +50,7 @@ def restricted_attention(query, key, value, window, mask=None, dropout=None):
 
 
 def block_size(length, window):
-    """Return the number of positions per block: ⌊window / 2⌋, at least 1 and at most `length`, an int or a tensor."""
+    """Return the block size: ⌊window / 2⌋ positions, clipped to [1, length]. `length` is an int or a tensor."""
     reach = max(window // 2, 1)
     return max(min(length, reach), 1) if isinstance(length, int) else ops.clip(length, 1, reach)
 
@@ -60,7 +60,7 @@ def to_dense_weights(weights, length):
     batch, heads, blocks, block, reach = ops.shape(weights)
     rows = ops.reshape(weights, (batch, heads, blocks * block, reach))[:, :, :length]
     position = ops.arange(length)
-    column = position[None, :] - (position[:, None] // block - 1) * block  # each key's index in the last axis
+    column = position[None, :] - (position[:, None] // block - 1) * block  # index of each key in `rows`
     index = ops.broadcast_to(ops.clip(column, 0, reach - 1)[None, None], (batch, heads, length, length))
     return ops.where((column >= 0) & (column < reach), ops.take_along_axis(rows, index, axis=3), 0.0)
 
@@ -93,7 +93,7 @@ def _band(block, window):
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class RestrictedAttention(MultiHeadAttention):
-    """Multi-head self-attention of each position to a window around it.
+    """Multi-head self-attention in which each position attends only to a window around itself.
 
     Args:
         d_model, num_heads, d_k, d_v, dropout, seed: As in `MultiHeadAttention`.

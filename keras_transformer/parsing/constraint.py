@@ -33,7 +33,7 @@ class TreeConstraint:
         left = inputs.words[:, None] - _count(kinds == TAG)
         room = inputs.limits[:, None] - index
         chain = index - ops.max(ops.where(~opens & (place < index), place + 1, 0), axis=2)
-        # The innermost open bracket is the last one that opened at the current depth. All later brackets are closed.
+        # The innermost open bracket is the last bracket opened at the current depth. All brackets after it are closed.
         innermost = ops.max(ops.where(opens & (depths == depth[:, :, None]), place + 1, 0), axis=2) - 1
         bracket = ops.take_along_axis(tokens, ops.maximum(innermost, 0)[:, :, None], axis=2)[:, :, 0]
         label = ops.take(labels_table, bracket, axis=0)

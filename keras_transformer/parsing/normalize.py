@@ -25,7 +25,7 @@ def without_traces(tree):
 
 
 def without_outer(tree):
-    """Remove an outer bracket "", TOP or ROOT. If several constituents or a single word remain, add TOP."""
+    """Remove outer brackets labeled "", TOP or ROOT. If several constituents or one word remain, add a bracket TOP."""
     if tree.word is not None:
         return Tree("TOP", (tree,))
     if tree.label not in OUTER:

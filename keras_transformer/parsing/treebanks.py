@@ -68,7 +68,7 @@ GUM_PARTITIONS = {"train": "train", "validation": "dev", "test": "test"}
 
 
 def gum_files(folder):
-    """Return {split: paths} for the constituency trees of GUM, according to its official partition in `splits.md`.
+    """Return {split: paths} for the constituency trees of GUM, with the official partition from `splits.md`.
 
     Documents from Reddit may be missing, because GUM does not distribute their words.
 
@@ -111,10 +111,10 @@ def icepahc_files(folder):
 
 
 def part_of_text(trees, split):
-    """Return the trees of a text for a split: test (the last 5%), validation (the preceding 5%) or train (the others).
+    """Return the trees of a text that belong to a split.
 
-    Each split therefore contains text from all ten centuries of IcePaHC. The borders between splits divide at most two
-    paragraphs per text.
+    The last 5% belong to test, the preceding 5% to validation, and the others to train. Every split therefore contains
+    text from all ten centuries of IcePaHC. The two borders between splits divide at most two paragraphs per text.
     """
     held_out = round(len(trees) * HELD_OUT_SHARE)
     ends = len(trees) - 2 * held_out, len(trees) - held_out

@@ -13,7 +13,7 @@ SHOWN = ("train", "validation")
 
 
 def open_events(folder):
-    """Return the `Events` of a folder, or None if TensorBoard is not installed."""
+    """Return an `Events` writer for a folder, or None if TensorBoard is not installed."""
     return Events(folder) if importlib.util.find_spec("tensorboard") else None
 
 

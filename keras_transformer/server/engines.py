@@ -93,7 +93,7 @@ class Engine(abc.ABC):
         """Return the attention weights of a translation as a dict for JSON, in the format of `attention_view.js`.
 
         Raises:
-            UserError: The model has no weights to show.
+            UserError: The engine does not support attention maps.
         """
         raise UserError("an export has no attention maps. Serve a run instead.")
 
@@ -213,7 +213,7 @@ class CTranslate2Engine(TranslatorEngine):
         self.about = _description(path, about)
 
     def translate(self, texts, nbest):
-        # CTranslate2 does not support a parser's grammar, so incomplete trees must be repaired.
+        # CTranslate2 does not support a parser's constraint. The tokenizer repairs incomplete trees.
         found = self._translator.translate(
             texts, nbest=nbest, max_source_length=self.max_tokens, constraint=None, **self._search
         )

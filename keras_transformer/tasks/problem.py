@@ -64,7 +64,7 @@ class Problem:
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
-        if "name" not in vars(cls):  # a reverse class defines `name` and inherits `corpus`
+        if "name" not in vars(cls):  # the class of a reverse problem has its own `name`
             cls.name = cls.corpus = cls.__name__
 
     def __post_init__(self):
@@ -81,7 +81,10 @@ class Problem:
         raise NotImplementedError
 
     def corpus_files(self) -> list:
-        """Return the paths of the corpus files; download missing files. The default is the Python file of the class."""
+        """Return the paths of the corpus files. Download missing files.
+
+        The base class returns the path of the Python file that defines the class.
+        """
         try:
             return [inspect.getfile(type(self))]
         except (TypeError, OSError):  # raised for a class from a notebook
@@ -115,7 +118,7 @@ class Problem:
         return None
 
     def table(self, hypotheses: Sequence[str], references: Sequence[str]) -> str | None:
-        """Return a detailed report on the outputs that ends with a summary, or None."""
+        """Return a detailed report on the outputs, with a summary at the end, or None."""
 
     # Methods shared by all problems
 
@@ -165,9 +168,10 @@ class Problem:
     def prepare(self) -> "Problem":
         """Learn the vocabulary and write the token store, unless both exist. Return the problem.
 
-        A call resumes an interrupted preparation, with the same result. If two processes prepare the same corpus, the
-        second waits for the first. Encoding a large corpus uses all cores, but `pairs` runs in this process. The
-        method logs its progress and warns about validation and test pairs that are also training pairs.
+        If a preparation was interrupted, the next call resumes it with the same result. If two processes prepare the
+        same corpus, the second waits for the first. Worker processes encode a large corpus on all cores, but `pairs`
+        runs in the calling process. The method logs its progress and warns about validation and test pairs that are
+        also training pairs.
         """
         self._prepare_if_needed()
         for split, counts in self.store.manifest["splits"].items():
@@ -232,7 +236,7 @@ class Problem:
             self._write(work, manifest)
 
     def corpus_state(self):
-        """Return {path: checksum, size and time} of the corpus files, and a hash of all that affects the chunk files.
+        """Return {path: checksum, size and mtime} of the corpus files, and a hash of all that affects the chunk files.
 
         Raises:
             UserError: `raw_dir` is not a folder.
@@ -312,7 +316,7 @@ class Problem:
 
     def _check_store(self):
         """Return (whether the prepared corpus exists and is up to date, message to log or None)."""
-        self.__dict__.pop("store", None)  # another process may have replaced it
+        self.__dict__.pop("store", None)  # another process may have replaced the corpus
         if not (self.prepared_dir / "manifest.json").is_file():
             return False, None
         corpus = {Path(path).resolve(): known for path, known in self.store.manifest.get("corpus", {}).items()}

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 MAX_THREADS = 16
 """Maximum number of compilation threads. More threads could need more memory than the update itself."""
 QUICK = 1.0
-"""Minimum duration in seconds of a compilation that is logged."""
+"""Minimum compilation time, in seconds, for a log message."""
 CACHE_HIT = "/jax/compilation_cache/cache_hits"
 
 _cache_hits = threading.local()
@@ -26,8 +26,8 @@ _cache_hits = threading.local()
 class CompileAhead(StepCallback):
     """Callback and context manager that compiles the update for all batch shapes, in the order of their first use.
 
-    An update waits only until its own batch shape is compiled. Keras then calls the same jitted function, which already
-    holds the executable, so results do not change. JAX also caches executables in `jax_compilation_cache_dir`.
+    Each update waits only for the compilation of its own batch shape. Keras calls the same jitted function as without
+    this callback, so results do not change. JAX also caches executables in `jax_compilation_cache_dir`.
 
     Args:
         start: Number of updates before this call to `fit`.

@@ -8,7 +8,7 @@ logger = logging.getLogger(__name__)
 
 
 class NonFinite:
-    """Counter of skipped updates. A resumed run reads the count from its log.
+    """Counter of skipped updates. When a run resumes, the counter starts with the count from the run's log.
 
     Args:
         start: Number of updates before this process started or resumed the run.

@@ -64,8 +64,8 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
     Raises:
         UserError: The directory holds another run, another process is training in it, or it is not writable; a corpus
             file is invalid; training ran out of memory; or updates are not finite.
-        WorkerLost: Another worker is missing.
-        Interrupted: SIGTERM or SIGINT arrived. The function has written a checkpoint of the last update.
+        WorkerLost: Another worker failed or does not respond.
+        Interrupted: SIGTERM or SIGINT arrived. Before raising, the function writes a checkpoint of the last update.
     """
     options = options or TrainOptions()
     configure = functools.partial(Run.configure, output_dir, problem, preset, hparams, complete(init_from))
@@ -97,7 +97,7 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
             _dry_run(run, problem, batches, options, workers)
             return run
         with run.locked() if workers.is_chief else contextlib.nullcontext(), stop_request() as stop:
-            run = configure()  # again, because another process may have created the run after the first call
+            run = configure()  # again, because another process may have created the run in the meantime
             if workers.is_chief:
                 run.check_corpus()
             if workers.count > 1:
@@ -152,7 +152,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
                 "first weights": model_arrays(model),
             }
         )
-    if not start:  # before `create`, because a created run cannot change `keep_checkpoints`
+    if not start:  # before `create`, which makes `keep_checkpoints` permanent
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.create()
     batches = adapt_batches(model, batches)

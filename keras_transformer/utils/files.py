@@ -134,9 +134,9 @@ class WorkDirectory:
 def work_directory(path, identity):
     """Create or reopen the hidden work directory of `path`, and hold a lock on it inside a `with` block.
 
-    Other processes wait for the lock. If a process is killed, a later call with the same `identity` finds its files.
-    The function removes work directories with other identities. At the end of the block, it also removes the
-    work directory of this call unless `keep` is set.
+    Other processes wait for the lock. If a process is killed, its files remain for a later call with the same
+    `identity`. The function removes work directories with other identities. At the end of the block, it also removes
+    the work directory of this call unless `keep` is set.
 
     Args:
         path: Path of the finished directory.
@@ -232,7 +232,7 @@ def _resolve(path):
 
 
 def _is_stream(path):
-    """Return whether a path is a device, a pipe or an open file descriptor, which a rename cannot replace."""
+    """Return whether a path must be opened directly, because it is a device, a pipe or an open file descriptor."""
     return path.exists() and (not path.is_file() or str(path.absolute()).startswith(("/dev/fd/", "/dev/std", "/proc/")))
 
 

@@ -59,7 +59,7 @@ def values(variables):
 
 
 def seed_states(model):
-    """Return {path: (seed, count)} of the seed generators of all dropout layers."""
+    """Return the states of all dropout layers' seed generators as {path: (seed, count)}."""
     return {
         path: tuple(value) for path, value in values(model.variables).items() if path.endswith("seed_generator_state")
     }

@@ -116,7 +116,7 @@ def test_empty_flag_values_are_rejected(call, tmp_path, monkeypatch, command, fl
     assert not os.listdir(tmp_path)
 
 
-# Outputs that have the path of an input
+# Outputs with the same path as an input
 
 
 @pytest.mark.parametrize("output", ["{}", "{}/../lines.txt", "link.txt", "hard.txt"])

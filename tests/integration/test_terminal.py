@@ -119,7 +119,7 @@ def test_train_shows_progress_bars_in_terminal(home, tmp_path, monkeypatch):
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
     assert re.search(r"training\s.*4/4 .*updates/s", plain) and re.search(r"validation\s.*/200", plain)
     assert re.search(r"[\r\n]step 3/4  loss", plain) and f"everything is in {tmp_path}/run" in plain
-    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # hides the cursor and shows it again
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # hide and show the cursor
 
 
 def test_translate_answers_typed_lines_with_history(home):
@@ -133,7 +133,7 @@ def test_translate_answers_typed_lines_with_history(home):
     written = ""
 
     def after(typed):
-        """Type some keys. Return the lines that the command writes until it shows a prompt or exits."""
+        """Send keystrokes. Return the lines that the command writes until it shows a prompt or exits."""
         nonlocal written
         os.write(own, typed)
         begin = len(written)

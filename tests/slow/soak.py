@@ -2,9 +2,10 @@
 
     python tests/slow/soak.py --kills=50 --json=docs/results/reliability.jsonl
 
-Every fourth signal is SIGTERM, and the others are SIGKILL. Each signal comes at a random moment after a new checkpoint,
-and every third one comes during a checkpoint write. The program exits with status 1 if fewer kills than requested
-happen, or if the weights, the optimizer state or the best checkpoint differ from those of the uninterrupted run.
+Every fourth signal is SIGTERM, and the others are SIGKILL. After each start of the run, the program waits for a new
+checkpoint and then for a random time before it sends a signal. Every third signal comes during a checkpoint write.
+The program exits with status 1 if it sends fewer signals than requested, or if the weights, the optimizer state or the
+best checkpoint differ from those of the uninterrupted run.
 """
 
 import argparse
@@ -124,7 +125,7 @@ def equal(one, other):
 
 
 def checkpoint_share(run, seconds):
-    """Return the share of the training time that a run spent on checkpoints, and the median seconds per checkpoint."""
+    """Return the share of the training time that checkpoints took, and the median time per checkpoint in seconds."""
     written = [row["seconds"] for row in run.metrics() if row["kind"] == "checkpoint"]
     return {"share": sum(written) / seconds, "seconds_each": float(np.median(written))}
 

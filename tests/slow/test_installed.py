@@ -21,7 +21,7 @@ HIDDEN = ("PYTHONPATH", "KERAS_BACKEND", "PYTHONDONTWRITEBYTECODE")
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """Return a directory with folders named like folders of the package. A process that imports from them exits."""
+    """Return a directory with modules named like modules of the package. A process that imports one of them exits."""
     for name in ("problems", "hparams", "_bundled"):
         (tmp_path / name).mkdir()
         for file in ("__init__.py", "transformer.py", "algorithmic.py", "mine.py"):

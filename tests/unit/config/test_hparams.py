@@ -1,4 +1,4 @@
-"""HParams: types and ranges of fields, presets with the paper's values, and a check for unused fields."""
+"""Tests of HParams: types and ranges of fields, presets with the paper's values, and a check for unused fields."""
 
 import ast
 import dataclasses
@@ -120,7 +120,7 @@ def test_changed_fields_compares_with_current_preset():
     values = dataclasses.asdict(load_hparams("tiny", dropout=0.2))
     assert changed_fields("tiny", values) == {"dropout": 0.2}
     assert changed_fields(None, values) == values
-    old = {field: value for field, value in values.items() if field != "decode_steps"}  # config older than this field
+    old = {field: value for field, value in values.items() if field != "decode_steps"}  # before this field existed
     assert changed_fields("tiny", old) == {"dropout": 0.2, "decode_steps": None}
 
 
@@ -202,7 +202,8 @@ def names_read_of_hparams():
 
 
 def test_fields_are_all_read():
-    read = names_read_of_hparams() | inspect.signature(StackLayer).parameters.keys()  # `Transformer` reads them by name
+    # `Transformer` reads the parameters of `StackLayer` by name.
+    read = names_read_of_hparams() | inspect.signature(StackLayer).parameters.keys()
     if "decoder_depth" in read:
         read.add("num_decoder_layers")
     if "decoding_interval" in read:

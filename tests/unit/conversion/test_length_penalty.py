@@ -1,4 +1,4 @@
-"""Approximation of the paper's length penalty for engines with a different formula."""
+"""Tests of the approximation of the paper's length penalty for engines with a different formula."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""Filters of training pairs, and the sample of text from which `prepare` learns a vocabulary."""
+"""Tests of filters for training pairs, and of the sample of text from which `prepare` learns a vocabulary."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Insertion of placeholders into training pairs, and prepared corpora with placeholders."""
+"""Tests of the insertion of placeholders into training pairs, and of prepared corpora with placeholders."""
 
 import random
 import re

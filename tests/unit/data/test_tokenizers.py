@@ -1,4 +1,4 @@
-"""Tokenizers: round trips, vocabulary sizes, saved files and damaged files."""
+"""Tests of tokenizers: round trips, vocabulary sizes, saved files and damaged files."""
 
 import random
 import re
@@ -39,7 +39,7 @@ def test_tokenizer_special_ids_are_fixed(learned_class):
         assert not {PAD, EOS, BOS, UNK} & set(ids)
         assert each.decode([[BOS, *ids, EOS, PAD]]) == each.decode([ids])
     assert UNK in SYMBOLS.encode(["日本"])[0]
-    # Except for SentencePiece, the learned tokenizers escape unknown characters.
+    # Unlike SentencePiece, the other learned tokenizers escape unknown characters.
     assert (UNK in learned.encode(["日本"])[0]) == (learned_class is SentencePieceTokenizer)
 
 

@@ -1,4 +1,4 @@
-"""The compiled search for a single sentence."""
+"""Tests of the compiled search for a single sentence."""
 
 import numpy as np
 import pytest

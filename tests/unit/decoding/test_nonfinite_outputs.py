@@ -1,4 +1,4 @@
-"""Non-finite outputs: all decoding methods report them, and training continues."""
+"""Tests of non-finite outputs: all decoding methods report them, and training continues."""
 
 import dataclasses
 import json
@@ -93,7 +93,7 @@ def problem(tmp_path_factory):
 
 @pytest.fixture
 def trained(problem, tmp_path, monkeypatch):
-    """Return a function that trains. During evaluations at the given steps, a weight of the model is NaN."""
+    """Return a function that trains a model. A weight of the model is NaN during evaluations at the given steps."""
 
     def trained(*steps, **changes):
         def evaluate(self, step, original=ValidationCallback.evaluate):

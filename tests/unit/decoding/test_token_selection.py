@@ -1,4 +1,4 @@
-"""Token selection, gathering and the key-value tree, compared with simple NumPy code."""
+"""Tests of token selection, gathering and the key-value tree, compared with simple NumPy code."""
 
 import keras
 import numpy as np
@@ -144,7 +144,7 @@ def probabilities(logits, allowed, sampling):
 
 
 def drawn(logits, allowed, chance, sampling):
-    """Sample a token from one distribution for each random number in `chance`. Return tokens and normalizers."""
+    """Sample a token for each random number in `chance`. Return the tokens and the log-sum-exps of the logits."""
     chance = np.asarray(chance, "float32")
     shape = (1, len(chance), len(logits))
     logits = ops.convert_to_tensor(np.broadcast_to(logits, shape).astype("float32"))

@@ -1,4 +1,4 @@
-"""Equal updates with one device, with several replicas and with accumulated micro-batches."""
+"""Tests that one device, several replicas and accumulated micro-batches make equal updates."""
 
 import keras
 import numpy as np
@@ -102,7 +102,7 @@ def test_mirrored_dropout_depends_on_seed_replica_and_step(mirrored):
 
 
 def dropped(strategy, calls):
-    """Apply dropout with rate 0.5 to ones. Return the outputs as an array of shape `[calls, replicas, 1000]`."""
+    """Apply dropout with rate 0.5 to 1,000 ones. Return the outputs as an array `[calls, replicas, 1000]`."""
     with strategy.scope():
         layer = Dropout(0.5, seed=7)
         layer.build()

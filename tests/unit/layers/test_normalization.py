@@ -1,4 +1,4 @@
-"""Layer normalization with an explicit gradient, compared with Keras."""
+"""Tests of layer normalization with an explicit gradient, compared with Keras."""
 
 import keras
 import numpy as np
@@ -57,7 +57,7 @@ def test_normalization_matches_keras_and_oracle(inputs):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_normalization_computes_in_float32(inputs, dtype):
     x, grad_out, gamma, beta = inputs
-    x = (4 * np.round(x) + 600).astype("float32")  # exact in bfloat16, unlike squared differences
+    x = (4 * np.round(x) + 600).astype("float32")  # exact in bfloat16, unlike squared differences from the mean
     layer = LayerNormalization(epsilon=1e-6, dtype=f"mixed_{dtype}")
     found, gradient, *_ = output_and_gradients(layer, ops.cast(x, dtype), grad_out, gamma, beta)
     assert keras.backend.standardize_dtype(layer(ops.cast(x, dtype), training=True).dtype) == dtype

@@ -1,4 +1,4 @@
-"""BLEU as in the paper, on Moses tokens with split compounds."""
+"""Tests of BLEU as in the paper, on Moses tokens with split compounds."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Saving, loading and further training of a run's model, as in a notebook."""
+"""Tests of saving, loading and further training of a run's model, as in a notebook."""
 
 import keras
 import numpy as np

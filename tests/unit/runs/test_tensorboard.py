@@ -1,4 +1,4 @@
-"""Tests of TensorBoard events, which must match the rows of metrics.jsonl even after a kill."""
+"""Tests of TensorBoard events, which must match the rows of metrics.jsonl even after a process was killed."""
 
 import itertools
 import time

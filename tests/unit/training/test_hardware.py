@@ -14,7 +14,7 @@ def test_device_rate_matches_matrix_products():
     x = keras.ops.convert_to_tensor(np.full((1024, 1024), 0.5, dtype="float32"))
     keras.ops.convert_to_numpy(keras.ops.matmul(x, x))
     seconds = []
-    for _ in range(3):  # use the fastest round, because other processes may slow down some
+    for _ in range(3):  # take the fastest round, because other processes may slow down others
         with Stopwatch() as stopwatch:
             for _ in range(8):
                 x = keras.ops.matmul(x, x) / 1024
@@ -25,7 +25,7 @@ def test_device_rate_matches_matrix_products():
 
 def test_peak_memory_is_in_megabytes():
     lowered = False
-    with contextlib.suppress(OSError):  # on Linux, reset the peak to the memory in use
+    with contextlib.suppress(OSError):  # on Linux, reset the peak to the current memory use
         lowered = bool(Path("/proc/self/clear_refs").write_text("5"))
     before = peak_memory()["peak_memory_mb"]
     assert 50 < before < 20_000

@@ -99,7 +99,7 @@ def test_checkpoint_holds_dropout_states(whole):
 
 @pytest.mark.backend
 def test_resumed_run_is_bit_identical_after_damage(problem, whole, copied, monkeypatch):
-    """Damage the two newest checkpoints. The run must resume from the third with the next batches of the plan."""
+    """Damage the two newest checkpoints. Training must resume from the third newest and repeat updates 9 to 12."""
     newest, before, older = (copied.checkpoints.path / f"step-{step:09d}" for step in (12, 10, 8))
     content = bytearray((newest / "weights.npz").read_bytes())
     content[len(content) // 2] ^= 1
@@ -119,7 +119,7 @@ def test_resumed_run_is_bit_identical_after_damage(problem, whole, copied, monke
         assert any(str(path) in line and "damaged" in line for line in lines)
     assert any("resuming after update 8" in line for line in lines)
     plan = problem.batches("train", hparams).plan
-    assert seen[:4] == [plan.batch(step).rows.tolist() for step in range(8, 12)]  # Keras may read more batches ahead
+    assert seen[:4] == [plan.batch(step).rows.tolist() for step in range(8, 12)]  # Keras may prefetch more batches
     assert_ends_like(run, whole)
 
 
