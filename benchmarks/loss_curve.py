@@ -7,8 +7,8 @@
     python benchmarks/loss_curve.py --compare=now.json,earlier.json --json=docs/results/loss_curve.jsonl
     python benchmarks/loss_curve.py --compare=now.json,seed.json --json=docs/results/loss_curve.jsonl
 
-Runs have no dropout, because two versions may draw different masks. A comparison of two seeds shows the typical
-difference between runs that have only the data in common. Losses are label-smoothed, in nats per token.
+Runs use no dropout, because different versions of the code may draw different masks. A comparison of two seeds shows
+how much losses differ by chance. Losses are label-smoothed, in nats per token.
 """
 
 import json
@@ -57,7 +57,7 @@ def train(flags):
     model.compile(**compile_arguments(hparams))
     batches = problem.batches("train", hparams)
     losses = []
-    for step in range(flags.updates):  # one `fit` per update, because `fit` averages losses
+    for step in range(flags.updates):  # one `fit` per update, because `fit` returns the mean loss of an epoch
         history = model.fit(batches.replace(start=step), steps_per_epoch=1, epochs=1, verbose=0)
         losses += history.history["loss"]
     return dict(zip(FIELDS, (problem.name, commit, flags.seed, machine(), losses)))

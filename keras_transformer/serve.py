@@ -71,7 +71,7 @@ def main(arguments):
 
         try:
             Server(config).run(sockets=[listener])
-        except OSError as error:  # another process has begun to listen on the port
+        except OSError as error:  # another process began to listen on the port while the model was loading
             raise UserError(f"cannot listen on --port={port}: {error.strerror}. Choose another port.") from None
         except KeyboardInterrupt:
             # Let the signal end the process. A regular exit would crash if a thread returned from JAX during shutdown.

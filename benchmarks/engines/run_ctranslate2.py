@@ -19,7 +19,7 @@ def convert(job):
 
 
 def pieces(vocab_size):
-    """Return the token strings in the order of their ids: first the names of special tokens, then the other ids."""
+    """Return a string for each token id: the name of a special token, or the id itself in decimal digits."""
     return [*SPECIAL, *map(str, range(len(SPECIAL), vocab_size))]
 
 
@@ -36,8 +36,8 @@ def decode(job):
     def translate():
         outputs, scores = [None] * len(sources), [None] * len(sources)
         for rows in protocol.batches_of(sources):
-            # This project limits the output length per sentence. CTranslate2 has one limit per batch, so use that of
-            # the longest source.
+            # This project limits the output length per sentence. CTranslate2 has one limit per batch, so use the limit
+            # of the longest source.
             steps = len(sources[rows[0]]) + 1 + job["extra_length"]
             results = translator.translate_batch(
                 [sources[i] for i in rows], beam_size=job["beam_size"], length_penalty=job["alpha"],

@@ -25,7 +25,7 @@ def proc_entries(path):
 
 
 def cpu_has_bfloat16():
-    """Return whether Linux reports bfloat16 instructions of the CPU. On other operating systems, return False."""
+    """Return whether Linux reports that the CPU has bfloat16 instructions. On other operating systems, return False."""
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     except OSError:

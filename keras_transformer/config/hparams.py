@@ -21,11 +21,11 @@ def setting(default=dataclasses.MISSING, doc="", low=None, high=MOST, choices=No
     Args:
         default: Default value.
         doc: Description for `--help`, one line with the unit.
-        low: Minimum of a number, or None.
-        high: Maximum of a number.
+        low: Minimum of a numeric value, or None for no minimum.
+        high: Maximum of a numeric value.
         choices: Sequence of accepted values, or a `Registry` whose names are accepted.
         is_path: Whether the value is a path. `--set` expands `~` in paths.
-        of_corpus: For fields of a problem: whether the prepared corpus depends on the value.
+        of_corpus: Whether the prepared corpus depends on the value. Only for fields of problems.
     """
     metadata = {
         "doc": doc, "low": low, "high": high, "choices": choices, "is_path": is_path, "of_corpus": of_corpus
@@ -162,7 +162,7 @@ class HParams:
 
     @property
     def decoding_interval(self) -> int:
-        """Number of updates between evaluations that also decode.
+        """Number of updates between evaluations that also decode the validation split.
 
         The first evaluation at or after each multiple of this number decodes.
         """
@@ -273,7 +273,7 @@ def parse_value(settings_class, name, text, owner):
         owner: Start of error messages, such as "hparams".
 
     Raises:
-        UserError: The field is unknown, or the text does not have the field's type.
+        UserError: The field is unknown, or the text is empty or cannot be converted to the field's type.
     """
     fields = {field.name: field for field in dataclasses.fields(settings_class) if "doc" in field.metadata}
     if name not in fields:

@@ -1,4 +1,4 @@
-"""Columns, which are memory-mapped arrays on disk that verify each chunk when it is first read."""
+"""Columns: memory-mapped arrays on disk. The first read of a chunk verifies its checksum."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ import numpy as np
 from keras_transformer.utils.errors import UserError
 
 CHUNK = 4096
-"""Size of a chunk in bytes. Batches read random rows, so a chunk should not be much longer than a row."""
+"""Size of a chunk in bytes. Batches read short sentences at random positions, so larger chunks would slow them down."""
 READ = 1 << 20
 SUFFIX = ".crc"
 
@@ -19,7 +19,7 @@ class Column:
     """Memory-mapped array `[size]` with a checksum for each chunk. The time to open it does not depend on its size.
 
     Args:
-        path: File with the values. `PATH.crc` contains their checksums, which `add_checksums` writes.
+        path: File with the values. `PATH.crc` contains the checksums of its chunks (see `add_checksums`).
         dtype: Name of the NumPy type of the values.
     """
 
@@ -59,7 +59,7 @@ class Column:
 def allocate_column(path, dtype, size):
     """Allocate a new file on disk, and return its contents as a writable memory-mapped array `[size]`.
 
-    Without the allocation, a write to the array would kill the process if the disk is full.
+    If the disk became full without this allocation, a write to the array would kill the process.
 
     Raises:
         OSError: The disk is full.

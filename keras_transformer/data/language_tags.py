@@ -33,11 +33,11 @@ def tag_texts(texts, language, known):
 
     Args:
         texts: List of sources.
-        language: Code of the target language, which may be None if the model has only one.
+        language: Code of the target language. May be None if all texts have tags or `known` has at most one language.
         known: Codes of the model's target languages, or () for a model without tags.
 
     Raises:
-        UserError: The model does not know the language, or a text lacks a tag and `language` is None.
+        UserError: `known` does not contain the language, or a text needs a tag and `language` is None.
     """
     if language is not None and not known:
         raise UserError(f"this model has no language tags, got to={language!r}. Omit the option.")

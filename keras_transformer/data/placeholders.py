@@ -25,8 +25,8 @@ ADDRESS = re.compile(
 )
 """Pattern of a web address, which begins with a scheme or `www.`, or of an e-mail address.
 
-A web address does not include punctuation at the end, or characters of scripts that do not separate words by spaces,
-such as Chinese."""
+A match does not include trailing punctuation, or characters of scripts that do not separate words by spaces, such as
+Chinese."""
 
 SPAN = re.compile(
     rf"<ph>(?P<marked>(?:(?!</?ph>).)+)</ph>|(?P<literal><ph\d+>)|{ADDRESS.pattern}", re.IGNORECASE | re.DOTALL
@@ -68,7 +68,7 @@ def hide_spans(texts, count):
         count: Number of placeholders in the vocabulary. With 0, the texts do not change.
 
     Returns:
-        The list of texts, and a list with {placeholder: span} of each text.
+        Two lists: the texts with placeholders, and a dictionary {placeholder: span} for each text.
 
     Raises:
         TextError: A text has more than `count` marked spans.
@@ -102,10 +102,14 @@ def _hide(index, text, count):
 
 
 def hide_in_target(text, spans):
-    """Replace spans in a target with their placeholders from the source, `spans`, {placeholder: span}.
+    """Replace the protected spans of a source in its target with their placeholders.
 
     If a span occurs several times in the source, it has several placeholders. Its occurrences in the target get these
     placeholders in order. Spans inside longer words are not replaced.
+
+    Args:
+        text: The target, or a part of it.
+        spans: {placeholder: span} of the source.
     """
     names = collections.defaultdict(list)
     for name, span in spans.items():
@@ -124,7 +128,7 @@ def hide_in_target(text, spans):
 def show_spans(text, spans):
     """Replace each placeholder in a translation with its span, so that the text contains each span exactly once.
 
-    A missing span is appended. Repeated and unknown placeholders are removed.
+    The function appends missing spans, and removes repeated and unknown placeholders.
 
     Args:
         text: The translation.
@@ -140,7 +144,7 @@ def _shown(match, missing):
 
 
 def split_around_spans(text, split):
-    """Return the parts into which the function `split` splits a text, with protected spans kept whole."""
+    """Split a text with the function `split`, but keep each protected span in one part. Return the parts."""
     spans = []
 
     def hide(match):

@@ -11,7 +11,7 @@ from keras_transformer.decoding.phrases import has_phrases
 from keras_transformer.decoding.token_selection import NEG_INF
 
 SEGMENT = 8
-"""Number of steps in a segment. After each segment, the search removes finished sentences from the batch."""
+"""Number of steps in a segment. After a segment, the search may remove finished sentences from the batch."""
 
 LENGTH_ALONE = 64
 """Length to which the compiled search for a single sentence pads sources, so that they all have the same shape."""
@@ -146,7 +146,7 @@ class BatchedBeamSearch:
         return [model.empty_nodes(batch, nodes) for model in self.models]
 
     def _decoder(self, caches, beams, first=0):
-        """Return the function `decode` for `beam_search.step`. `first` is the index of the first step of a segment."""
+        """Return the function `decode` for `beam_search.step`. `first` is the index of the segment's first step."""
         caches = [cache._replace(kernels=model.step_kernels()) for model, cache in zip(self.models, caches)]
         past_length = ops.shape(tree.flatten(past_of(caches))[0])[2]
 

@@ -1,4 +1,4 @@
-"""Batched gather operations on flat arrays, because `keras.ops.take_along_axis` would copy and broadcast arrays."""
+"""Batched gather operations on flattened arrays. `keras.ops.take_along_axis` would copy and broadcast arrays."""
 
 from keras import ops
 

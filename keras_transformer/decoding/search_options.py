@@ -8,9 +8,9 @@ from keras_transformer.config.hparams import HParams, upper_bound
 from keras_transformer.utils.errors import UserError
 
 MOST_NGRAM = 100
-"""Maximum `no_repeat_ngram`. The number of operations in the compiled search grows with this value."""
+"""Maximum `no_repeat_ngram`. The number of operations in the compiled search grows with the n-gram size."""
 MOST_PENALTY = 100
-"""Maximum `repetition_penalty`. At much larger values, rounding in float32 would change the order of tokens."""
+"""Maximum `repetition_penalty`. At much larger values, rounding in float32 would change the ranking of tokens."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +18,10 @@ class Sampling:
     """Options for random sampling, which replaces beam search.
 
     Attributes:
-        temperature: Divisor of the logits. Small values almost always select the most probable token.
+        temperature: Divisor of the logits. With small values, almost all samples are the most probable token.
         top_k: Sample only from the k most probable tokens; 0 for all tokens.
-        top_p: Sample only from the most probable tokens whose probabilities add up to at least p; 1 for all tokens.
+        top_p: Sample only from the smallest set of most probable tokens whose probabilities add up to at least p; 1 for
+            all tokens.
         seed: Random seed. The samples for a text depend only on the seed and on the text.
 
     Raises:
@@ -100,7 +101,7 @@ class SearchOptions:
 
     @property
     def against_repetition(self) -> dict[str, Any]:
-        """{name: value} of `no_repeat_ngram` and `repetition_penalty`, without values that equal the default."""
+        """{name: value} of `no_repeat_ngram` and `repetition_penalty`, each only if it differs from its default."""
         values = {name: getattr(self, name) for name in ("no_repeat_ngram", "repetition_penalty")}
         return {name: value for name, value in values.items() if value != getattr(SearchOptions, name)}
 
@@ -131,7 +132,7 @@ class SearchOptions:
         return dataclasses.replace(self, **given, constraint=constraint)
 
     def static(self) -> "SearchOptions":
-        """Return a copy in which all options that are not constants of a compiled search have their default values."""
+        """Return a copy that keeps only the constants of a compiled search. The other options have their defaults."""
         sampling = self.sampling and dataclasses.replace(self.sampling, seed=0)
         return SearchOptions(
             self.beam_size, min_length=self.min_length, no_repeat_ngram=self.no_repeat_ngram,

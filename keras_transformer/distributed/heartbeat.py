@@ -26,7 +26,7 @@ class Heartbeat(threading.Thread):
             [(key, value)].
         number: Index of this process, starting at 0.
         count: Number of processes.
-        lost: Callback for a lost process, called with its index.
+        lost: Function to call with the index of a lost process.
         every: Seconds between two heartbeats.
         silence: Seconds without a heartbeat after which a process counts as lost.
     """
@@ -40,8 +40,8 @@ class Heartbeat(threading.Thread):
     def end(self):
         """Announce that this process has finished, and end the thread.
 
-        Call this method before Python exits. If a thread returned from the store's C++ code during the shutdown, it
-        would abort the process.
+        Call this method before Python exits. If the thread returned from the store's C++ code while Python shuts down,
+        the process would abort.
         """
         self.over.set()
         if self.is_alive():

@@ -56,7 +56,7 @@ def without_special(ids):
 
 
 class GraphTokenizer(tf.Module):
-    """Base class of tokenizers in a graph. Texts are UTF-8 strings. Ids do not include PAD, BOS or EOS."""
+    """Base class of tokenizers in TensorFlow graphs. Texts are UTF-8 strings. Ids do not include PAD, BOS or EOS."""
 
     def tokenize(self, texts):
         """Encode texts, strings `[batch]`, as ragged int32 ids `[batch, (ids)]`."""
@@ -99,7 +99,7 @@ class GraphMarian(GraphTokenizer):
     Args:
         pieces: List of all pieces, indexed by id.
         source_model, target_model: Bytes of the SentencePiece models, which become part of the graph.
-        language_code: Regular expression that matches the language code at the start of a source.
+        language_code: Regular expression for the language code at the start of a source, with the code as group 1.
     """
 
     def __init__(self, pieces, source_model, target_model, language_code):

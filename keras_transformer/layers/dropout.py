@@ -84,7 +84,7 @@ class Dropout(keras.layers.Layer):
 
 
 def _on_tensorflow(inputs, rate, seed):
-    """Apply dropout faster than Keras: draw 16 bits per input instead of 32, and multiply instead of selecting."""
+    """Apply dropout faster than Keras: draw 16 random bits per input instead of 32, and multiply by the mask."""
     import tensorflow as tf
 
     dropped = round(rate * 2**16)

@@ -9,7 +9,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
     """Layer normalization γ (x − mean) / √(variance + ε) + β over the last axis, computed in float32.
 
     During training on TensorFlow, the gradient makes fewer passes over the input than the gradient of the Keras layer.
-    XLA fuses these passes, so JAX uses the Keras layer unchanged.
+    On JAX, XLA fuses the passes of the Keras layer, so this layer uses the Keras layer unchanged.
 
     Args:
         epsilon: ε, a small constant that avoids a division by zero.

@@ -63,9 +63,9 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
     def compile(self, *args, accumulate=1, remat=False, **kwargs):
         """Compile the model as in Keras, with two options that save memory and do not change the updates.
 
-        `SmoothedCrossEntropy` sums the losses of all labels times their sample weights. Any other loss must take
-        logits, and Keras applies the sample weights and the reduction. The sample weights of `TokenBatches` already
-        include the division by the number of tokens, so such a loss needs `reduction="sum"` with `TokenBatches`.
+        `SmoothedCrossEntropy` multiplies the loss of each label by its sample weight and sums the products. Any other
+        loss must take logits, and Keras applies the sample weights and the reduction. With `TokenBatches`, the
+        reduction must be "sum", because the sample weights already include the division by the number of tokens.
 
         Args:
             *args: As in Keras.
@@ -76,7 +76,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
         Raises:
             UserError: The model was created in the scope of another Keras distribution or does not support `remat`;
-                or the loss takes probabilities or does not return one value per label, as `accumulate` requires.
+                or the loss takes probabilities, has no reduction or does not support `accumulate`.
         """
         if keras.distribution.distribution() is not self.distribution:
             raise UserError(
@@ -95,11 +95,11 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             for layer in stack.layers if remat else ():
                 seed_generators(layer)  # raises an error now, not in the first update, if `remat` is not supported
         optimizer = kwargs.get("optimizer", args[0] if args else None)
-        if hasattr(optimizer, "scales_loss"):  # scales the loss itself, without Keras' LossScaleOptimizer
+        if hasattr(optimizer, "scales_loss"):  # the optimizer itself scales the loss, without LossScaleOptimizer
             optimizer.scales_loss = self.dtype_policy.name == "mixed_float16"
             kwargs["auto_scale_loss"] = False
         super().compile(*args, **kwargs)
-        # Create all variables here, because the first update cannot create them under a strategy or on JAX.
+        # Create all variables here: with a `tf.distribute` strategy or on JAX, the first update cannot create them.
         self.optimizer.build(self.trainable_variables)
         if self._compile_metrics is not None:
             self._compile_metrics.build(
@@ -288,10 +288,10 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         return self.distribution.scope() if self.distribution else contextlib.nullcontext()
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """Do nothing, because the model is built.
+        """Do nothing, because the model is already built.
 
-        The method of Keras would consume a batch, and fail if the replicas' shares of it have different shapes.
+        Keras' method would consume a batch, and would fail if the replicas' parts of the batch had different shapes.
         """
 
     def _symbolic_build(self, iterator=None, data_batch=None):
-        """Do nothing, because the model is built."""
+        """Do nothing, because the model is already built."""

@@ -56,8 +56,8 @@ class Parameters:
 def read_parameters(lines, name="the parameters"):
     """Read an EVALB parameter file (`.prm`), which has one setting per line and `#` comments.
 
-    As in EVALB, missing keys default to empty lists, LABELED 1 and CUTOFF_LEN 40. The parser of the file ignores DEBUG
-    and MAX_ERROR. EVALB would stop after MAX_ERROR errors and leave a long test file without a score.
+    As in EVALB, missing keys default to empty lists, LABELED 1 and CUTOFF_LEN 40. The function ignores DEBUG, and also
+    MAX_ERROR, the number of errors after which EVALB stops without a score.
 
     Args:
         lines: Lines of the file.

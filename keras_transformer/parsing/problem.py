@@ -31,7 +31,7 @@ class ParsingProblem(Problem):
     def learned_trees(self, split):
         """Yield the trees of a split, but only the fraction `train_share` of the training trees.
 
-        A larger fraction includes all trees of a smaller one.
+        A larger fraction includes all trees of each smaller fraction.
         """
         for number, tree in enumerate(self.trees(split)):
             # Fractional parts of multiples of the golden ratio are spread more evenly than random numbers.

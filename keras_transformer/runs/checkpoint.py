@@ -1,4 +1,4 @@
-"""Checkpoints: .npz files of variables, keyed by path and written atomically, with checksums and without pickle."""
+"""Checkpoints: .npz files with variables by path, without pickle. Writes are atomic, and checksums reveal damage."""
 
 import contextlib
 import logging
@@ -22,7 +22,7 @@ PARTS = ("weights", "optimizer", "ema")
 
 
 class OtherVersion(UserError):
-    """Error for a complete checkpoint in the format of another version of this package."""
+    """Error for a checkpoint in the format of another version of this package."""
 
 
 class Checkpoints:
@@ -109,12 +109,12 @@ class Checkpoints:
         write_json(self.path / "best.json", {"step": step, **metrics})
 
     def best(self):
-        """Return the step and the metrics of the best checkpoint, {"step": …, …}, or None."""
+        """Return {"step": step, metric: value, …} of the best checkpoint, or None if there was no evaluation."""
         path = self.path / "best.json"
         return read_json(path, "best checkpoint", step=int) if path.is_file() else None
 
     def best_step(self):
-        """Return the step of the best checkpoint, or None."""
+        """Return the step of the best checkpoint, or None if there was no evaluation."""
         best = self.best()
         return best and best["step"]
 
@@ -283,14 +283,14 @@ def training_arrays(model):
     arrays = {"weights": model_arrays(model), "optimizer": _arrays(optimizer_state(model.optimizer))}
     if averages := _averages(model):
         own = {path: np.asarray(average.value).copy() for path, average in averages.items()}
-        arrays["ema"] = {**arrays["weights"], **own}  # adds seed states, so that the part is a complete model
+        arrays["ema"] = {**arrays["weights"], **own}  # with seed states, "ema" is a complete model
     return arrays
 
 
 def assign_training(model, arrays, what):
     """Assign the result of `training_arrays` to a compiled model."""
     assign_model(model, arrays["weights"], what)
-    # A checkpoint of training in another precision has no loss scale, so float16 starts with the initial scale.
+    # Only float16 training stores a loss scale. After a change to float16, training starts with the initial scale.
     scales = {variable.path for variable in getattr(model.optimizer, "scale_variables", ())}
     absent = scales - arrays["optimizer"].keys()
     kept = [variable for variable in optimizer_state(model.optimizer) if variable.path not in absent]
@@ -302,7 +302,7 @@ def assign_training(model, arrays, what):
 
 
 def optimizer_state(optimizer):
-    """Return the optimizer's variables, except moving averages of weights and statistics for the log."""
+    """Return the optimizer's variables, except statistics for the log and moving averages of the weights."""
     others = [*getattr(optimizer, "watch_variables", ()), *getattr(optimizer, "averages", ())]
     others = {id(variable) for variable in others}
     return [variable for variable in optimizer.variables if id(variable) not in others]

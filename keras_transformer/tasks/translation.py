@@ -33,8 +33,8 @@ class TranslationProblem(Problem):
     """Translation of sentences between two languages, with a joint vocabulary.
 
     Attributes:
-        source: Code of the source language, in the direction of the corpus.
-        target: Code of the target language.
+        source: Code of the corpus' source language, which is the output language of a reversed problem.
+        target: Code of the corpus' target language, which is the input language of a reversed problem.
         tokenized: Whether the corpus is already tokenized. If so, BLEU on its tokens is the main score, as in papers.
     """
 
@@ -139,7 +139,7 @@ class TranslationProblem(Problem):
         return {"train": PairFilter(**{**values, "drop_empty": True})}
 
     def changed(self, names) -> list:
-        """Return those of `names` whose settings differ from their defaults."""
+        """Return the names of the settings in `names` that differ from their defaults."""
         fields = {field.name: field.default for field in dataclasses.fields(self)}
         return [name for name in names if getattr(self, name) != fields[name]]
 
@@ -203,8 +203,8 @@ class TranslationProblem(Problem):
 
     @property
     def _identity(self):
-        # A Marian vocabulary has one model for inputs and one for outputs. The reverse direction would encode each side
-        # of the corpus with the other model, so it does not share the prepared corpus.
+        # A Marian vocabulary has one model for inputs and one for outputs. The reverse direction encodes each side of
+        # the corpus with the other model, so the two directions cannot share a prepared corpus.
         return [*super()._identity, *["reversed"] * (self.reversed and self._has_marian_vocabulary)]
 
     def _read_marian_tokenizer(self):
@@ -236,8 +236,7 @@ class TranslationProblem(Problem):
         from keras_transformer.data.sampling import drain, sample_texts
         from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 
-        # SentencePiece can draw a sample itself, but not reproducibly, and it limits the number of sentences, not their
-        # size.
+        # SentencePiece's own sampling is not reproducible, and it limits the number of sentences instead of their size.
         texts = sample_texts(self.training_texts(sides))
         options = self._vocabulary_options().automatic(texts)
         if options.character_coverage < 1 and self.character_coverage is None:
@@ -257,9 +256,9 @@ class TranslationProblem(Problem):
         return VocabularyOptions(self.vocab_type, self.normalization, coverage, fallback, self.split_digits, symbols)
 
     def training_texts(self, sides=(0, 1)):
-        """Yield the texts of the training pairs, excluding `further_pairs`.
+        """Yield the texts of the training pairs, except those of `further_pairs`.
 
-        Also store the number of all training pairs for the progress log.
+        At the end, store the number of training pairs, including `further_pairs`, for the progress log.
 
         Args:
             sides: Sides to yield, 0 for the source and 1 for the target.

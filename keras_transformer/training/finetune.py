@@ -20,7 +20,7 @@ _ALIKE = "Both models must have the same settings (model, num_layers, d_model â€
 
 
 def complete(init_from):
-    """Return `init_from` with an absolute path and "best" as the default checkpoint, or None if it is empty."""
+    """Return `init_from` with an absolute path and a checkpoint (default "best"), or None if `init_from` is empty."""
     if not init_from:
         return None
     return {"run": str(Path(init_from["run"]).resolve()), "checkpoint": str(init_from.get("checkpoint") or "best")}

@@ -39,7 +39,7 @@ def progress_bar(what, total, done=0, unit="updates"):
 
 
 def stop_bars():
-    """Remove all bars. Call this before `os._exit`, which does not leave `with` blocks."""
+    """Remove all bars. Call this function before `os._exit`, which skips the clean-up of `with` blocks."""
     if _terminal:
         _terminal.stop()
 

@@ -17,7 +17,7 @@ from keras_transformer.decoding import batched_search
 A, B = 4, 5
 SYMBOLS = (UNK, A, B)  # all tokens that may precede EOS
 SOURCES = ["b", "a b", "b b a"]
-LIMITS = [3, 4, 5]  # maximum target lengths: one more than the source length, each including EOS
+LIMITS = [3, 4, 5]  # maximum target lengths: source lengths plus 1 (both include EOS)
 EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # number of sequences of at most 5 tokens, including EOS
 WIDE = {"beam_size": EVERY, "nbest": 10, "alpha": 0.6, "extra_length": 1}
 NARROW = {"beam_size": 8, "nbest": 8, "alpha": 0.6, "extra_length": 1}
@@ -41,7 +41,7 @@ def new_translator(*num_layers, dtype="float32"):
 
 
 def randomize(translator, seed):
-    """Assign random weights, large enough for distributions that are peaked and depend on all earlier tokens."""
+    """Assign random weights, so large that next-token distributions are peaked and depend on all earlier tokens."""
     rng, scales = np.random.default_rng(seed), {"table": 0.7, "query": 0.2, "key": 0.2}
     for model in translator.models:
         for variable in model.trainable_variables:
@@ -77,7 +77,7 @@ def distributions(models):
 
 
 def exhaustive(models):
-    """Return one dictionary per source: {tokens: log-probability of each token} of all possible sequences."""
+    """Return one dictionary per source: {tokens: log-probability of each token} for all possible sequences."""
     return [
         {
             (*prefix[:n], EOS): np.log(p[np.arange(n + 1), [*prefix[:n], EOS]])

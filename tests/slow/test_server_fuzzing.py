@@ -19,7 +19,7 @@ CHECKS = [
     checks.not_a_server_error, checks.status_code_conformance, checks.content_type_conformance,
     checks.response_schema_conformance, checks.negative_data_rejection,
 ]  # fmt: skip
-# The body size limit is high because the checks do not expect status 413.
+# The checks would reject status 413 (body too large), so the limit of the body size is high.
 LIMITS = Limits(texts=8, characters=100, body_bytes=1 << 20, waiting=20, seconds=30.0)
 
 

@@ -134,7 +134,7 @@ def scaled_down(hparams):
 
 
 def kind(hparams):
-    """Return the fields that determine the types of layers and the loss, but not the sizes of layers."""
+    """Return the fields that select layer types, loss and weight averaging, without those that set layer sizes."""
     choices = hparams.norm, hparams.positions, hparams.encoder_attention
     return *choices, hparams.model, bool(hparams.r_drop), bool(hparams.ema_decay)
 

@@ -1,4 +1,4 @@
-"""BPE-dropout, which splits the same text differently, but reproducibly for each training pair."""
+"""BPE-dropout: repeated texts get different splits, but the splits of a training pair are reproducible."""
 
 import collections
 import dataclasses

@@ -164,7 +164,7 @@ def test_process_waits_for_work_directory_in_use(tmp_path):
 def test_prepare_uses_store_of_other_process(tmp_path, monkeypatch):
     """Check that a process uses a corpus that another process prepares at the same time.
 
-    The other process finishes when this process has found no corpus, but has not yet started to prepare one.
+    The other process finishes after this process has found no corpus, and before this process starts to prepare one.
     """
     first, second = (load_problem("copy", data_dir=tmp_path, train_pairs=20) for _ in range(2))
 

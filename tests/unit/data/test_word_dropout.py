@@ -1,4 +1,4 @@
-"""Word dropout, which selects the tokens to hide depending only on the seed and the batch."""
+"""Word dropout, whose choice of tokens to hide depends only on the seed and the batch."""
 
 import numpy as np
 import pytest

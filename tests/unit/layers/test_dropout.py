@@ -24,7 +24,8 @@ def test_dropout_drops_its_rate_and_rescales(rate, dtype, fresh_seed):
     )
     y = dropped(layer, x, dtype)
     assert np.isclose(y[y != 0], 1 / (1 - rate), rtol={"float32": 1e-4, "bfloat16": 4e-3, "float16": 1e-3}[dtype]).all()
-    # Rates must be within five standard deviations of the expected rate: overall, per row, and for adjacent zeros.
+    # Check the share of zeros overall and per row, and the share of adjacent pairs of zeros. Each must be within five
+    # standard deviations of the expected share.
     for share, expected, count in (
         ((y == 0).mean(), rate, y.size),
         *(((row == 0).mean(), rate, row.size) for row in y),

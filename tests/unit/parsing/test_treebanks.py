@@ -19,7 +19,7 @@ SPLITS = ("train", "validation", "test")
 
 
 def write_trees(path, words):
-    """Write a one-word tree for each of `words` to a file. Return its path."""
+    """Write a file with a one-word tree for each of `words`. Return the path of the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"( (S (NN {word}) ) )\n\n" for word in words), encoding="utf-8")
     return path
@@ -34,9 +34,9 @@ def words_of(problem, split):
 
 @pytest.fixture(params=["wsj_raw/{:02d}", "{:02d}", "."])
 def sections(tmp_path, request):
-    """Return a folder with two files per section. Two of the three layouts have a subfolder for each section.
+    """Return a folder with two files per section, either in a subfolder for each section or directly in the folder.
 
-    Each folder with sections also contains an unrelated file.
+    Each folder with such files also contains an unrelated file.
     """
     for section in range(25):
         folder = tmp_path / request.param.format(section)
@@ -86,7 +86,7 @@ def test_wsj_sample_has_199_files(test_data):
 
 @pytest.fixture
 def gum(tmp_path):
-    """Return a GUM folder with two documents per partition. Its splits.md also lists a missing Reddit document."""
+    """Return a GUM folder with two documents per partition except test2. Its splits.md also lists missing documents."""
     lines = ["# Splits", "", "The standard splits:", ""]
     for partition in ("dev", "test", "test2", "train"):
         documents = [f"GUM_news_{partition}", f"GUM_bio_{partition}2"]
