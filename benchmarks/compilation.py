@@ -2,9 +2,9 @@
 
     KERAS_BACKEND=jax python benchmarks/compilation.py --hparams=toy,base
 
-Each row comes from a new process, which trains on the built-in problem `toy_ende`. The process neither evaluates nor
-writes a checkpoint before the last update. "cold" starts with an empty compilation cache, and "warm" starts with the
-cache of the cold run. `cpu_seconds` is the CPU time of all threads. Other programs hardly affect this time.
+Each row of the output comes from a new process, which trains on the built-in problem `toy_ende`. The process neither
+evaluates nor writes a checkpoint before the last update. "cold" starts with an empty compilation cache, and "warm"
+starts with the cache of the cold run. `cpu_seconds` is the CPU time of all threads, which other programs hardly affect.
 """
 
 import json

@@ -81,7 +81,7 @@ def kinds():
     from keras_transformer.layers.restricted_attention import RestrictedAttention, restricted_attention
 
     class Bare(keras.layers.Layer):
-        """Attention with one head and without projections, as in Table 1. Queries, keys and values are the input."""
+        """Attention with one head and without projections, as in Table 1. Queries, keys and values equal the input."""
 
         def __init__(self, attention):
             super().__init__()
@@ -122,11 +122,11 @@ def kinds():
     return [
         Kind("self-attention", *quadratic, lambda d: Bare(scaled_dot_product_attention),
              lambda n, d: 4 * n * n * d, lambda n, d: n * n),
-        # GNMT, one of the paper's baselines, uses LSTM layers.
+        # The recurrent layer is an LSTM, as in GNMT, one of the paper's baselines.
         Kind("recurrent (LSTM)", "O(n·d²)", "O(n)", "O(n)", 1, 2,
              lambda d: keras.layers.LSTM(d, return_sequences=True),
              lambda n, d: 16 * n * d * d, lambda n, d: 4 * n * d),
-        # Table 1 lists the path length of dilated convolutions. Contiguous convolutions have a length of O(n/k) (§4).
+        # Table 1 gives the path length of dilated convolutions. The path length of contiguous ones is O(n/k) (§4).
         Kind("convolutional", "O(k·n·d²)", "O(1)", "O(log_k n)", 1, 2,
              lambda d: keras.layers.Conv1D(d, KERNEL, padding="same"),
              lambda n, d: 2 * KERNEL * n * d * d, lambda n, d: n * d),
@@ -181,7 +181,7 @@ def measure(flags):
 def passes(layer, n, d):
     """Return {"forward": function, "both": function}. The functions run the layer and wait for the result.
 
-    "both" also runs the backward pass. It computes the gradients of the sum of squared outputs with respect to the
+    "both" also runs the backward pass, which computes the gradients of the sum of squared outputs with respect to the
     input and all weights.
     """
     import keras
@@ -227,9 +227,10 @@ def passes(layer, n, d):
 
 
 def exponent(rows, layer, axis, name, value="seconds"):
-    """Fit the values in column `value` to a power of n or d (`axis`). Return the exponent as text.
+    """Fit a power of n or d (`axis`) to the values in column `value`. Return the exponent as text.
 
-    Use the rows of one layer and one pass (`name`). Return None if there are fewer than two rows.
+    The fit uses the `FIT` largest sizes of one layer and one pass (`name`). Return None if there are fewer than two
+    sizes.
     """
     points = sorted(
         (row[axis], row[value])
@@ -243,7 +244,7 @@ def exponent(rows, layer, axis, name, value="seconds"):
 def tables(rows):
     """Return two Markdown tables: measured exponents next to those of Table 1, and times at one length.
 
-    The second table is for the largest length that has measurements of all layers.
+    The second table shows the times at the largest length for which all layers have measurements.
     """
     layers = first_per(rows, lambda row: row["layer"])
     columns = {"layer": "{layer}", "per layer": "{operations}", "sequential": "{sequential}", "path": "{path}"}

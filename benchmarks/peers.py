@@ -14,7 +14,7 @@ from keras_transformer.cli.output import report
 from keras_transformer.utils.errors import UserError
 
 PYTHON = "3.11"
-"""Python version of the environments. OpenNMT-tf's TensorFlow has no wheels for later versions."""
+"""Python version of the environments, the latest with wheels for the TensorFlow version that OpenNMT-tf requires."""
 ROOT = Path(__file__).parent.parent
 VERSIONS = {"ctranslate2": "4.8.0", "opennmt_tf": "2.32.0", "pytorch": "2.13.0", "keras_hub": "0.32.0"}
 REQUIREMENTS = {
@@ -81,7 +81,8 @@ class Process:
         engine: Name of the engine.
         precision: Data type of the computation.
         mode: Compilation mode of the engine, or "default" if the engine has only one.
-        job: Arguments of the task, with the number of "threads" and optionally the "device" (default "cpu").
+        job: Dictionary with the arguments of the task, the number of "threads" and optionally the "device" (default:
+            "cpu").
         environments: Folder of the environments.
         folder: New folder for the files of this process.
 
@@ -143,7 +144,7 @@ class Process:
 
 
 def alternating(items, turn):
-    """Return a list of the items, reversed if `turn` is even, so that no item follows the same item in every turn."""
+    """Return a list of the items, reversed if `turn` is even, so that an item does not always follow the same one."""
     return list(items) if turn % 2 else list(items)[::-1]
 
 

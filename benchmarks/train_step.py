@@ -10,8 +10,8 @@ Workloads:
 
 - `fixed`: random tokens in sequences of equal length, without padding. Each batch has `--batch_tokens` source tokens
   and as many target tokens.
-- `multi30k`: Multi30k in the batches of the preset. All rounds together train on a quarter of an epoch. This project
-  reads the prepared token store, and the other engines read arrays in memory.
+- `multi30k`: Multi30k, in batches of the preset's `batch_tokens`. All rounds together train on a quarter of an epoch.
+  This project reads the prepared token store, and the other engines read arrays in memory.
 - `wmt`: random tokens in sequences with lengths as in WMT.
 
 All engines make the same updates from the same weights, with the same batches and learning rates. The model has
@@ -155,7 +155,7 @@ class Workload:
         name: One of `WORKLOADS`.
         job: Job of the engines.
         tokens: Number of target tokens of each batch, without padding.
-        flops: Operations of an update with each batch.
+        flops: Number of floating-point operations of the update on each batch.
     """
 
     name: str

@@ -45,7 +45,8 @@ Noun = namedtuple("Noun", "kind english english_plural german german_plural gend
 Adjective = namedtuple("Adjective", "kinds english german stem", defaults=[""])
 Verb = namedtuple("Verb", "subjects objects english prefix german prepositions case features")
 
-# `endings` are those of the determiner, `adjectives` those of adjectives after it. "Kein" negates indefinite phrases.
+# `endings` contains the endings of the determiner, and `adjectives` the endings of adjectives after the determiner.
+# "Kein" negates indefinite phrases.
 THE = Determiner("DT", "the", "the", "", ARTICLE, WEAK, "definite")
 THIS = Determiner("DT", "this", "these", "dies", STRONG, WEAK, "definite")
 MY = Determiner("PRP$", "my", "my", "mein", EIN, MIXED, "definite")
@@ -248,7 +249,7 @@ def clause(verb, parts, front="subject", auxiliary="do", negated=False, final=Fa
     if auxiliary == "have" and "sein" in verb.features:
         german_forms = ("ist", "sind")
     elif auxiliary == "must" and negated:
-        german_forms = ("darf", "dürfen")  # "muss nicht" would mean "do not have to"
+        german_forms = ("darf", "dürfen")  # "muss nicht" means "does not have to"
 
     rest = [parts[name].english for name in ENGLISH_ORDER if name in parts and name != front]
     negation, tag = [("RB", "not")] * negated, "VBP" if subject.plural else "VBZ"

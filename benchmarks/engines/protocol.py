@@ -1,7 +1,7 @@
 """Files and messages that the benchmarks exchange with engine processes. This module requires only NumPy.
 
-An engine's script reads its job from a JSON file. When the script is ready, it writes a line of JSON. For each line on
-stdin, it measures once and writes the measurement as another line of JSON.
+An engine's script reads its job from a JSON file. When the script is ready, it writes a line of JSON to stdout. For
+each line that arrives on stdin, the script makes one measurement and writes the result as a line of JSON.
 """
 
 import json
@@ -108,7 +108,7 @@ def training(job, train):
 
 
 def peak_memory():
-    """Return the peak resident memory of this process in MB (10⁶ bytes), or None without /proc."""
+    """Return the peak resident memory of this process in MB (10⁶ bytes), or None on systems without /proc."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             return next(int(line.split()[1]) * 1024 / 1e6 for line in file if line.startswith("VmHWM"))

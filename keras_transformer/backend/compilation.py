@@ -31,8 +31,8 @@ def _compiled_by_tensorflow(function, jit_compile):
         return tuple(array.shape) if jit_compile else (None,) * len(array.shape)
 
     def call(*arrays, **constants):
-        # Create a `tf.function` for each signature. Signatures differ, because some arrays are optional, and TensorFlow
-        # would warn about a `tf.function` that compiles many shapes.
+        # Create a `tf.function` for each signature, because TensorFlow warns if one `tf.function` has many signatures.
+        # Signatures differ in the optional arrays, and with XLA also in the shapes.
         key = (tuple(map(shape, keras.tree.flatten(arrays))), *sorted(constants.items()))
         if key not in graphs:
             constant = functools.partial(function, **constants)

@@ -23,7 +23,7 @@ EXCLUDED = -1e4
 QUANTIZATIONS = (
     "float32", "bfloat16", "float16", "int16", "int8", "int8_float32", "int8_bfloat16", "int8_float16",
 )  # fmt: skip
-"""Data types in which CTranslate2 stores matrices. The part after "_" is the data type of all other computations."""
+"""Data types in which CTranslate2 stores matrices. A suffix, as in "int8_float32", is the data type of the rest."""
 
 
 def convert(weights, hparams, tokens, folder, quantization=None):
@@ -31,10 +31,12 @@ def convert(weights, hparams, tokens, folder, quantization=None):
 
     CTranslate2 automatically appends EOS to every source and starts every target with BOS. The converted model
     computes the same probabilities, except that PAD and BOS are masked, so they never occur in an output. Their
-    probability, which is close to 0 after training, is distributed over the other tokens. The search differs:
+    probability, which is close to 0 after training, is distributed over the other tokens.
 
-    - `length_penalty` divides by |y|^α, while this project divides by ((5 + |y|) / 6)^α. Both lengths include EOS.
-    - A hypothesis that reaches the length limit ends without EOS.
+    The search differs from the search of this project:
+
+    - `length_penalty` divides the log-probability by |y|^α instead of ((5 + |y|) / 6)^α. The length |y| includes EOS.
+    - A hypothesis that reaches the length limit ends without EOS. In this project, it ends with EOS.
 
     Args:
         weights: Mapping {name: array}. A name is the path of a variable without the name of the model, such as
@@ -135,7 +137,7 @@ def _specs():
 
 
 def unsupported_setting(hparams):
-    """Return the first setting that CTranslate2 does not support, (name, value, supported values), or None."""
+    """Return (name, value, supported values) of the first setting that CTranslate2 does not support, or None."""
     return first_unsupported(hparams, tuple(LAYER_NORM_EPSILON), POSITION_KINDS, MODELS)
 
 

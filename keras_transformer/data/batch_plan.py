@@ -20,7 +20,7 @@ from keras_transformer.utils.errors import UserError
 MAX_CUTS = 500
 """Number of places at which a segment may end. More places hardly reduce padding."""
 NEVER = 1e30
-"""Number of tokens assigned to an impossible plan, finite because interpolation with infinity can give NaN."""
+"""Cost in tokens of an impossible plan. The cost is finite because `np.interp` can return NaN for infinite values."""
 POOL = 32
 """Number of batches in a pool. Larger pools mix pairs better, but add padding to batches with dynamic shapes."""
 BATCHES, PAIRS, PHASE = range(3)
@@ -164,7 +164,7 @@ class BatchPlan:
         return epoch, segment, int(place - self._first_batches[segment])
 
     def _places(self, epoch, positions):
-        """Convert positions in an epoch, integers `[count]`, to indices of batches in order of length."""
+        """Map positions in an epoch, integers `[count]`, to indices of batches in the unshuffled order, by length."""
         if not self._shuffle:
             return positions
         return permute(positions, self.batches_per_epoch, (self.seed, epoch, BATCHES))
@@ -219,7 +219,7 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
     tokens = np.cumsum(size * np.maximum(source, target))
     last = np.unique(np.searchsorted(tokens, np.linspace(0, tokens[-1], MAX_CUTS + 1)[1:]))
     first = np.append(0, last[:-1] + 1)
-    cuts = np.append(0, np.cumsum(size)[last])  # [blocks + 1], in pairs
+    cuts = np.append(0, np.cumsum(size)[last])  # `[blocks + 1]`, number of pairs before each cut
 
     # Entry [i, j] of a matrix describes the segment of blocks i to j. `padded` counts tokens with padding, as if all
     # batches were full.
@@ -241,8 +241,8 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
         pairs = cuts[block + 1 :] - start
         rows = batch_tokens // np.maximum(sources, targets)
         batches = pairs // rows
-        batches[-1] = -(-pairs[-1] // rows[-1])  # the last segment takes all remaining pairs,
-        rows[-1] = -(-pairs[-1] // batches[-1])  # as evenly as possible
+        batches[-1] = -(-pairs[-1] // rows[-1])  # the last segment takes all remaining pairs
+        rows[-1] = -(-pairs[-1] // batches[-1])  # in batches of about equal size
         stops = np.minimum(start + batches * rows, cuts[-1])
         total = batches * rows * (sources + targets) + np.interp(stops, cuts, to_go.pop())
         best = np.where(batches > 0, total, np.inf).argmin()
@@ -258,11 +258,11 @@ def _running_maxima(values):
 
 
 def _borders(count, pools, phase):
-    """Return the first batch of each pool in a segment, followed by the number of batches, int64 `[pools + 1]`.
+    """Return the index of the first batch of each pool, followed by the number of batches, int64 `[pools + 1]`.
 
     Args:
-        count: Number of batches.
-        pools: Number of pools.
+        count: Number of batches in the segment.
+        pools: Number of pools in the segment.
         phase: Shift of the inner borders, as a fraction of a pool, from -0.5 to 0.5.
     """
     borders = np.rint((np.arange(pools + 1) + phase) * count / pools).astype(np.int64)
@@ -271,7 +271,7 @@ def _borders(count, pools, phase):
 
 
 def _groups_within(index, max_length):
-    """Return the number of groups with at most `max_length` tokens per side. They are the first groups of the index."""
+    """Return the number of groups with at most `max_length` tokens per side. These groups come first in the index."""
     return int(np.searchsorted(np.maximum(index.source, index.target), max_length, side="right"))
 
 

@@ -43,9 +43,10 @@ def insert_placeholders(source, target, count, share, rng):
 
 @functools.lru_cache
 def _tokens():
-    """Return a pattern that matches addresses, words and tags. Tags have no group, because they are never replaced.
+    """Return a pattern that matches addresses and words, each in a named group, and tags, which are never replaced.
 
-    The package `regex` counts combining marks as parts of words. In scripts without spaces, no words match.
+    Unlike `re`, the package `regex` counts combining marks as parts of words. The pattern matches no words in scripts
+    without spaces.
     """
     import regex
 

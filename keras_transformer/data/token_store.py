@@ -39,7 +39,7 @@ class TokenStore:
         reverse: Whether to swap source and target.
 
     Raises:
-        UserError: The directory is not a complete store of this version.
+        UserError: The directory is not a complete store, is damaged, or has the format of another version.
     """
 
     def __init__(self, path, reverse=False):
@@ -93,7 +93,7 @@ class TokenStore:
 
         Args:
             split: Name of the split.
-            verified: {file name: status} of the files whose checksums are already verified.
+            verified: {file name: result of `_status`} of the files whose checksums are already verified.
         """
         files, current = self.manifest["files"], {}
         dtypes = {
@@ -115,7 +115,7 @@ class TokenStore:
                 write_json(self.path / VERIFIED, {**self._verified(), **current})
 
     def _verified(self):
-        """Return {file name: status} of the files whose checksums were verified on this machine."""
+        """Return {file name: result of `_status`} of the files whose checksums were verified on this machine."""
         try:
             return read_json(self.path / VERIFIED, "")
         except UserError:
@@ -151,7 +151,7 @@ class TokenStore:
                 {**manifest, "version": VERSION, "vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint,
                  "splits": counts, "dropped": dropped, "files": files},
             )  # fmt: skip
-        for path in work.folder.glob(CHUNKS):  # used to resume an interrupted preparation
+        for path in work.folder.glob(CHUNKS):  # needed only to resume an interrupted preparation
             path.unlink()
 
     @property
@@ -169,8 +169,8 @@ class Split:
         index: `LengthIndex` of the pairs (default: computed from the lengths).
 
     Attributes:
-        failure: `UserError` about a damaged chunk, or None. If the backend raises another exception
-            instead, `data_errors` raises this error.
+        failure: `UserError` about a damaged chunk, or None. The backend may turn this error into an exception of its
+            own, which `data_errors` replaces with the `UserError`.
     """
 
     def __init__(self, source, target, index=None):

@@ -17,7 +17,7 @@ from keras_transformer.decoding.sentences import join_hypotheses, split_texts
 from keras_transformer.utils.errors import TextError, UserError, errors_of
 
 MAX_PHRASE_TOKENS = 100
-"""Maximum number of tokens in the phrases of a text. It limits the memory of a search."""
+"""Maximum total number of tokens in the phrases of a text, which bounds the memory of a search."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ class BaseTranslator(abc.ABC):
 
         The result for a text does not depend on the other texts. The translation of an empty text is empty. If the
         vocabulary has placeholders, they protect addresses and marked spans (see `data.placeholders`). The `tokens` of
-        a hypothesis then contain placeholders, and its `text` the spans.
+        a hypothesis then contain placeholders, and its `text` contains the spans.
 
         Args:
             texts: A source sentence, or a list of source sentences.
@@ -171,7 +171,7 @@ class BaseTranslator(abc.ABC):
             sentences, one_text = [texts], True
         else:
             sentences, one_text = list(texts), False
-        owners = list(range(len(sentences)))  # index of each sentence's text
+        owners = list(range(len(sentences)))  # index of the text to which each sentence belongs
         if split_sentences is not None:
             wrong = (nbest != 1, prefixes is not None, phrases is not None, token_scores, alignments, self.constraint)
             if any(wrong):
@@ -264,7 +264,10 @@ class BaseTranslator(abc.ABC):
         return sources
 
     def _prefix_ids(self, prefixes, spans):
-        """Validate the prefixes of translations and return their token ids. `spans` is as in `hide_spans`."""
+        """Validate the prefixes of translations and return their token ids.
+
+        `spans` is a list with {placeholder: span} of each source.
+        """
         count = len(spans)
         if prefixes is None:
             return [[]] * count

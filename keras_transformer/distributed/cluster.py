@@ -18,9 +18,9 @@ POLL_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class Coordinator:
-    """Address at which JAX processes connect, their number, and the index of this process.
+    """Address at which JAX processes connect, number of processes, and index of this process.
 
-    If all values are None, JAX reads them from the environment of the cluster, such as Slurm's.
+    If all values are None, JAX reads them from the environment of a cluster manager such as Slurm.
 
     Attributes:
         address: "host:port" of process 0.

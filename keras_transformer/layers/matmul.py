@@ -10,7 +10,7 @@ def matmul(x, kernel, training=False):
     """Return x · kernel in the dtype of x.
 
     The gradient with respect to x is a product with the transposed kernel. On a CPU in float32, TensorFlow computes
-    this product up to a third slower if the kernel has long rows, so this function transposes the kernel first.
+    this product faster if a kernel with long rows is first transposed in memory, as in this function.
 
     Args:
         x: `[..., rows]`.
@@ -38,8 +38,7 @@ def _on_tensorflow(x, kernel):
     def multiplied(x, kernel):
         def backward(grad_out):
             with tf.name_scope(f"{scope}/"):
-                # TensorFlow would fuse the transposition of a plain matrix into matmul, which is slower. It does not
-                # fuse the transposition of a batch of matrices.
+                # The batch axis keeps TensorFlow from fusing the transposition into matmul, which would be slower.
                 transposed = tf.reshape(tf.transpose(kernel[None], (0, 2, 1)), kernel.shape[::-1])
                 return tf.matmul(grad_out, transposed), tf.matmul(x, grad_out, transpose_a=True)
 

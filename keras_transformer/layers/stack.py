@@ -39,7 +39,7 @@ class StackLayer(keras.layers.Layer):
             "attention_dropout": attention_dropout, "activation_dropout": activation_dropout,
             "activation": activation, "norm": norm, "use_bias": use_bias, "seed": seed,
         }  # fmt: skip
-        self._sublayers = []  # attribute names
+        self._sublayers = []  # names of the attributes that contain the sublayers and their residuals
 
     def add_attention(self, name, attention_class, **arguments):
         """Return a new attention layer and its residual connection."""

@@ -95,7 +95,7 @@ class Parseval:
 
     @property
     def errors(self):
-        """Number of error sentences, whose words differ or whose brackets are malformed."""
+        """Number of error sentences. Their words differ from the gold words, or their test brackets are malformed."""
         return sum(sentence.status == ERROR for sentence in self.sentences)
 
     @property
@@ -127,7 +127,7 @@ class Parseval:
     def f1_of_all_sentences(self):
         """F1 in percent over all sentences. In error and skipped sentences, all brackets count as unmatched.
 
-        The brackets of a malformed test line do not count.
+        If a test line is malformed, only the gold brackets count.
         """
         return float(f1_of_counts(*(sum(getattr(one, name) for one in self.sentences) for name in COUNTS)))
 
@@ -213,7 +213,7 @@ class Parseval:
         )
 
     def figures(self):
-        """Return {name: number} with the numbers of EVALB's summary in the same order, then the F1 of all sentences."""
+        """Return {name: number} with the numbers of EVALB's summary, in the same order, and the F1 of all sentences."""
         names = ["errors", "skipped", "valid", "recall", "precision", "f1", "complete_match", "average_crossing"]
         names += ["no_crossing", "two_or_less_crossing", "tagging_accuracy", "f1_of_all_sentences"]
         return {"sentences": len(self.sentences), **{name: getattr(self, name) for name in names}}
@@ -242,10 +242,11 @@ class Parseval:
 
 
 def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name="the test file"):
-    """Score parses and return a `Parseval`. Ignore blank lines at the end of both files.
+    """Score parses and return a `Parseval`. Ignore trailing lines that are blank in both files.
 
     Args:
-        golds: Lines of the gold file, each with one bracketed sentence. `trees_as_lines` converts other files.
+        golds: Lines of the gold file, each with one bracketed sentence. `trees_as_lines` converts other
+            files to this form.
         tests: Lines of the test file, with parses of the same sentences. A blank line is a skipped sentence, and a line
             with malformed brackets is an error sentence.
         parameters: `Parameters` (default: COLLINS.prm).

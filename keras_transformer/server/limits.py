@@ -31,8 +31,8 @@ class Limits:
 class LimitRequests:
     """ASGI middleware that answers with status 413 if the body is too large, and with 408 or 504 after the timeout.
 
-    The status is 408 if the request was still incomplete, and 504 otherwise. If a streamed response has begun, its
-    last line is the error.
+    The status is 408 if the request was still incomplete, and 504 otherwise. If a streamed response has begun, the
+    middleware adds a last line with the error.
     """
 
     def __init__(self, app, limits):

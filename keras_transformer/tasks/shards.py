@@ -110,7 +110,7 @@ def _merge(problem, folder):
 
 @contextlib.contextmanager
 def _locked(folder):
-    """Hold the lock for the vocabulary and for merging inside a `with` block."""
+    """Hold the lock that guards the vocabulary and the merge, for the duration of a `with` block."""
     lock = folder.with_name(f".{folder.name}.lock")
     with lock_file(lock, wait=True):
         try:

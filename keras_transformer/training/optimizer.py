@@ -54,7 +54,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
             self.scale_variables = [*self._scalars("float32", "loss_scale"), *self._scalars("int32", "good_updates")]
             self.loss_scale, self.good_updates = self.scale_variables
             self.loss_scale.assign(FIRST_LOSS_SCALE)
-        # The statistics that `watched` returns. Checkpoints do not contain them.
+        # Statistics for `watched`. Checkpoints do not contain them.
         self.watch_variables = [
             *self._scalars("float32", "norm_total", "norm_largest"),
             *self._scalars("int32", "num_updates", "num_faults", "first_fault"),

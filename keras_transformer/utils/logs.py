@@ -9,7 +9,7 @@ LOGGER = logging.getLogger("keras_transformer")
 
 
 def discard_output():
-    """Redirect stdout to the null device. Otherwise Python reports a closed pipe again on exit."""
+    """Redirect stdout to the null device. Otherwise Python would report a closed pipe again on exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

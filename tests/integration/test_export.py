@@ -55,7 +55,7 @@ OPTIONS = {
 
 
 def translator_of(tokenizer, hparams, seed=1, count=1):
-    """Return a translator of `count` models with random weights that are large enough for peaked distributions."""
+    """Return a translator with `count` models. Their random weights are large enough for peaked distributions."""
     rng, models = np.random.default_rng(seed), []
     for _ in range(count):
         model = kt.Transformer.from_hparams(hparams, vocab_size=tokenizer.vocab_size)

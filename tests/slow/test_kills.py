@@ -52,7 +52,7 @@ def flags(folder, steps=STEPS):
 
 
 def final(run):
-    """Return ({(part, path): array} of the last checkpoint, record of the best checkpoint, validated steps)."""
+    """Return ({(part, path): array} of the last checkpoint, record of the best checkpoint, steps of evaluations)."""
     arrays, state = run.checkpoints.load("last")
     assert state["step"] == STEPS
     evaluated = sorted({row["step"] for row in run.metrics() if row["kind"] == "validation"})

@@ -54,7 +54,8 @@ class CheckpointCallback(StepCallback):
     def time_is_over(self, step):
         """Return whether `checkpoint_minutes` have passed since the last checkpoint.
 
-        Several workers must agree on the answer, so they check the time only every `MEET_EVERY` updates.
+        Several workers must exchange messages to agree on the answer, so they check the time only every `MEET_EVERY`
+        updates.
         """
         minutes = self.hparams.checkpoint_minutes
         if not minutes or (self.workers.count > 1 and step % MEET_EVERY):
@@ -75,7 +76,7 @@ class CheckpointCallback(StepCallback):
         """Return whether the evaluation at `step`, if any, is better than that of the best checkpoint."""
         if not self.validation.evaluated(step):
             return False
-        best = self.run.checkpoints.best()  # reads a file, so only after an evaluation
+        best = self.run.checkpoints.best()  # reads a file, so not called after every update
         # If the best checkpoint was damaged, the run has resumed from an earlier one and now replaces the damaged one.
         again = best and best["step"] == step and self.written != step
         return not best or again or self.ranking_key(self.validation.latest) > self.ranking_key(best)

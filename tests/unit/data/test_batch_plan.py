@@ -171,7 +171,7 @@ def multi30k(tmp_path_factory):
 
 
 def assert_little_padding(plan, longest, shape, used):
-    """Assert minimum shares of real tokens, and that batches use a mean share of at least `used` of the budget."""
+    """Assert minimum shares of real tokens (`longest`, `shape`) and a minimum mean use of the budget (`used`)."""
     assert plan.real_share("longest") >= longest, plan
     assert plan.real_share("shape") >= shape, plan
     budget = [len(b.rows) * max(b.source_length, b.target_length) / plan.batch_tokens for b in epoch_of(plan, 0)]

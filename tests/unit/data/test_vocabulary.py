@@ -246,7 +246,7 @@ def test_separate_vocabularies_reject_bpe_dropout_and_model_file(corpus):
 
 
 def test_vocab_file_with_two_models_keeps_sides(separate, corpus):
-    """Check that a reversed problem uses the source vocabulary of a file with two vocabularies for its sources."""
+    """Check that a reversed problem also encodes its sources with the source vocabulary of a vocabulary file."""
     separate.tokenizer.save(corpus)
     path = str(corpus / separate.tokenizer.file_name)
     problems = [

@@ -61,7 +61,7 @@ def next_log_probabilities(translator, texts, sequences, length):
 
 
 def exhaustive(translator):
-    """Return {tokens: log-probability} of all sequences within the length limit, as a list with one item per source."""
+    """Return a list with {tokens: log-probability} of all sequences within the length limit for each source."""
     prefixes = list(itertools.product(SYMBOLS, repeat=4))
     texts = [text for text in SOURCES for _ in prefixes]
     log_p = next_log_probabilities(translator, texts, prefixes * len(SOURCES), 5)
@@ -183,7 +183,7 @@ class Table:
         return total
 
     def decode(self, tokens, index, path, cache):
-        """Decode one step. `path` is the sum of the earlier tokens' contributions instead of keys and values."""
+        """Decode one step. Instead of keys and values, `path` contains the sum of the earlier tokens' contributions."""
         effect = ops.take(ops.convert_to_tensor(self.by_symbol), ops.maximum(index - 1, 0), axis=0)
         path = path + ops.take(effect, last_tokens(tokens, index), axis=0) * ops.cast(index > 0, "float32")
         return ops.take(ops.convert_to_tensor(self.by_position), index, axis=1)[:, None] + path, path, cache

@@ -1,4 +1,4 @@
-"""Agreement between the workers of a training run on values, arrays, signals and results.
+"""Tests that the workers of a training run agree on values, arrays, signals and results.
 
 Each worker is a thread instead of a process.
 """

@@ -52,7 +52,7 @@ def make_model(vocab_size=VOCAB, dtype="float32", accumulate=1, dropout=0.0, **c
 
 
 def sgd():
-    """Return SGD, because Adam hides errors of scale and starts with a learning rate near 0."""
+    """Return the compile argument for SGD. Adam would hide errors of scale, and its learning rate starts near 0."""
     return {"optimizer": keras.optimizers.SGD(0.5)}
 
 
@@ -70,7 +70,7 @@ def update(model, batch):
 
 
 def watch(model, monkeypatch):
-    """Replace the model's update by a function that records its batches. Return the list of batches."""
+    """Replace the model's training step with a function that records its batches. Return the list of batches."""
     seen = []
 
     def train_step(data):
@@ -251,7 +251,8 @@ def test_xla_is_off_on_cpu_by_default():
     assert make_model(jit_compile=True).jit_compile is True
 
 
-# Without gradients, TensorFlow fuses an added mask that all rows share into a very slow oneDNN matrix product.
+# Without gradients, TensorFlow fuses the addition of a mask with the matrix product before it. In oneDNN, the fused
+# operation is very slow if all rows share the mask.
 
 
 def test_causal_mask_is_cheap_without_gradient():
