@@ -76,7 +76,7 @@ def product_flops(workload):
     d, inner, beams = h.d_model, h.d_ff, decode.BEAM_SIZE
     encoder = 2 * rows * source * h.num_layers * (4 * d * d + 2 * d * inner + 2 * source * d)
     memory = 2 * rows * source * h.decoder_depth * 2 * d * d
-    steps = (decode.LENGTH + 1) * beams - (beams - 1)  # the first step computes one beam per sentence
+    steps = (decode.LENGTH + 1) * beams - (beams - 1)  # the first step computes only one beam per sentence
     step = h.decoder_depth * (6 * d * d + 2 * d * inner + 2 * source * d) + vocab_size * d
     return encoder + memory + 2 * rows * steps * step
 

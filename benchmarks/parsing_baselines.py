@@ -3,7 +3,7 @@
     python benchmarks/parsing_baselines.py --problem=parsing_english --raw_dir=../shared/data
 
 `right_branching` gives all sentences the same structure: each word opens a constituent that contains all later words.
-Only final punctuation is attached to the root. All constituents have the most frequent label.
+Final punctuation is attached directly to the root. All constituents have the most frequent label.
 
 `pcfg` uses the rules of the training trees with their relative frequencies. The labels of constituents and parts of
 speech include the parent's label, as in Klein and Manning (2003), "Accurate Unlexicalized Parsing". Rules are
@@ -13,7 +13,8 @@ parse, or have more than `--max_words` words, get their right-branching tree. Th
 sentences.
 
 Both parsers see only the words. As in EVALB, a sentence with a wrongly tagged punctuation mark is an error sentence,
-which only `f1_of_all_sentences` takes into account. Seconds are CPU seconds of parsing, without learning the grammar.
+which only `f1_of_all_sentences` takes into account. The column `seconds` contains the CPU time of parsing, without the
+time to learn the grammar.
 """
 
 import math
@@ -40,7 +41,7 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 
 HISTORY = 2  # number of previous children on which the remaining children of a rule depend
-RARE = 2  # training words that occur at most this often represent unknown words
+RARE = 2  # maximum frequency of the training words that represent unknown words
 # Pseudo-counts that smooth the tags of a word with those of its kind, and the tags of a kind with those of rare words.
 KNOWN_WEIGHT, KIND_WEIGHT = 0.5, 2.0
 BEAM = 10.0  # maximum gap between the score of a constituent and the best score over the same words, in nats

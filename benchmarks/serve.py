@@ -105,9 +105,9 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) // 1000
 
     def load(self, questions, clients, seconds, stream=False):
-        """Let clients send requests for some time. Return the latencies in milliseconds and other measurements.
+        """Let clients send requests for some time. Return a dict with the latencies in milliseconds and other results.
 
-        In the result, `first_lines` contains the milliseconds from each request to the first line of its answer. With
+        In the dict, `first_lines` contains the milliseconds from each request to the first line of its answer. With
         `stream`, the first line arrives earlier.
         """
         first = time.monotonic()

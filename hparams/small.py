@@ -10,9 +10,8 @@ def tiny():
 
     An epoch of Multi30k has 59 updates and ends with a validation and a checkpoint. The patience is ten epochs, and the
     averaged model is the mean of the last ten checkpoints. Wu et al. (LividWo/Revisit-MMT on GitHub) divide the
-    log-probability of a hypothesis by its length. The preset comes close to this division with α = 1.3: for
-    translations of about 15 tokens, as in Multi30k, the length penalty of §6.1 then grows almost in proportion to the
-    length.
+    log-probability of a hypothesis by its length. With α = 1.3, the length penalty of §6.1 has nearly the same effect:
+    for translations of about 15 tokens, as in Multi30k, the penalty grows almost in proportion to the length.
     """
     return HParams(
         num_layers=4, d_model=128, d_ff=256, num_heads=4, dropout=0.3, learning_rate_scale=2.53, warmup_steps=2000,

@@ -41,7 +41,7 @@ _tokenizer = None
 
 
 class Noise(NamedTuple):
-    """Random changes to pairs when they are encoded. Filters and checks for duplicates see the original pairs."""
+    """Random changes to pairs during encoding. Filters and checks for duplicates see the original pairs."""
 
     bpe_dropout: float = 0.0
     """Probability that BPE-dropout skips a merge."""

@@ -45,7 +45,7 @@ class PairSource:
 
 
 def repeat_pairs(pairs, weight):
-    """Yield each pair `weight` times. With a weight of 2.3, 30% of the pairs occur three times, the rest twice."""
+    """Yield each pair `weight` times. With a weight of 2.3, 30% of the pairs occur three times and the others twice."""
     copies = math.floor(weight)
     share = weight - copies
     for pair in pairs:

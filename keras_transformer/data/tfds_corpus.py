@@ -31,7 +31,7 @@ class TfdsCorpus:
     Args:
         name: Name for `tfds.load`: "NAME/CONFIG:VERSION".
         languages: Keys of source and target in the examples.
-        data_dir: Directory of TFDS. The environment variable TFDS_DATA_DIR overrides it.
+        data_dir: Directory in which TFDS stores corpora. The environment variable TFDS_DATA_DIR overrides it.
         url: URL of one of the files to download, used to check whether the server is reachable.
         download_size: Total size of the download as text, such as "1.6 GiB".
         plain_files: Description of the plain files that `--raw_dir` accepts instead of this corpus, for messages.

@@ -51,7 +51,7 @@ def extend_matches(matched, phrases, tokens):
     Args:
         matched: bool [B, …, C, P].
         phrases: int32, broadcastable to `matched`.
-        tokens: int32 [B, …].
+        tokens: int32 [B, …], the new last token of each hypothesis.
     """
     before = ops.concatenate([ops.ones_like(matched[..., :1]), matched[..., :-1]], axis=-1)
     now = (phrases == PAD) | (before & (phrases == tokens[..., None, None]))

@@ -62,11 +62,11 @@ class Workers:
         return bool(self.all_reduce_sum([int(condition)])[0])
 
     def broadcast(self, value):
-        """Return the chief's value, which must be JSON-serializable."""
+        """Return the `value` of the chief, which must be JSON-serializable, on all workers."""
         return value
 
     def broadcast_arrays(self, arrays):
-        """Return the chief's {name: array}."""
+        """Return the `arrays` of the chief, {name: array}, on all workers."""
         return arrays
 
     def check_same(self, facts):

@@ -55,7 +55,7 @@ def check_place(folder, force):
     """Raise a `UserError` if `folder` is not a valid place for an export.
 
     Args:
-        folder: The directory.
+        folder: Directory for the export.
         force: Whether `folder` may contain an export, which the caller then replaces.
     """
     folder = Path(folder)

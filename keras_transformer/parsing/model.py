@@ -80,7 +80,7 @@ class WordAlignedTransformer(Transformer):
         return (words >= 0)[:, None, None] & (same | free)
 
     def _word_indices(self, tokens):
-        """Return the index of each token's word, int32 `[batch, length]`. The first token begins word 0."""
+        """Return the index of each token's word, int32 `[batch, length]`. The first token always belongs to word 0."""
         numbers = ops.cumsum(self._begun(tokens), axis=1)
         return numbers - numbers[:, :1]
 

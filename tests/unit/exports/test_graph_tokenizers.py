@@ -99,7 +99,7 @@ def tokenizer(request):
 
 @pytest.fixture(scope="module")
 def graph(tokenizer):
-    """The graph tokenizer, compiled to check that it needs no eager values."""
+    """The graph tokenizer, compiled with `tf.function`, so that any code that needs eager execution fails."""
     module = graph_tokenizer(tokenizer)
     module.tokenize = tf.function(module.tokenize, input_signature=[tf.TensorSpec([None], tf.string)])
     return module
