@@ -1,4 +1,4 @@
-"""Compare the speed of beam search in this project, CTranslate2 and OpenNMT-tf with the same weights on the CPU.
+"""Compare the speed of beam search on the CPU in this project, CTranslate2 and OpenNMT-tf, with the same weights.
 
     python benchmarks/decode.py --json=docs/results/decode.jsonl
     python benchmarks/decode.py --engines=keras_transformer,ctranslate2 --precisions=float32 --sizes=tiny
@@ -7,7 +7,7 @@
 Workloads:
 
 - `forced`: a model with random weights translates one batch of 64 sentences. Each sentence has 25 source tokens, and
-  25 output tokens plus EOS.
+  each output 26 tokens (see below).
 - `natural`: a trained run translates a split of its problem in batches of 64 sentences of similar length. The limit for
   the length of an output is the source length plus `extra_length`. The other engines apply the limit of the longest
   source to the whole batch. Only the tokens of the best hypotheses count as output tokens, without EOS.

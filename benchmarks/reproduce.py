@@ -145,7 +145,7 @@ def better(seed=1, synthetic=None, **changes):
 
 
 def extra(synthetic):
-    """Return the settings of a problem that adds synthetic pairs to its training text, or {} without such pairs."""
+    """Return the problem settings that add synthetic pairs to the training text, or {} if `synthetic` is None."""
     return {"extra_train": synthetic.path} if synthetic else {}
 
 

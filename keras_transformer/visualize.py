@@ -100,7 +100,7 @@ def _parse(arguments):
 
 
 def _heads(text):
-    """Return a list of indices from a text such as "1,5", here [0, 4]."""
+    """Convert a text to a list of indices from 0. For example, "1,5" gives [0, 4]."""
     return [positive_int(part.strip()) - 1 for part in text.split(",")]
 
 

@@ -99,7 +99,7 @@ class ParallelText(TranslationProblem):
             yield from (source if weighted else dataclasses.replace(source, weight=1.0)).pairs()
 
     def _part(self, pairs, held_out):
-        """Yield the pairs that are held out for validation, or the remaining pairs."""
+        """Yield the pairs that are held out for validation, or the remaining pairs if `held_out` is false."""
         return (pair for pair in pairs if (hash_text(self._key(pair)) < self.threshold) == held_out)
 
     def _key(self, pair):

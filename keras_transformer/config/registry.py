@@ -118,7 +118,7 @@ def register_layer(kind: str, name: str) -> Callable:
 
 
 def register_hparams(name: str) -> Callable:
-    """Return a decorator that registers a function without arguments that returns `HParams`.
+    """Return a decorator that registers a function. The function takes no arguments and returns `HParams`.
 
     Raises:
         UserError: The function does not return `HParams`. The error appears when the hparams are loaded.

@@ -99,8 +99,8 @@ class Transformer(Seq2SeqModel):
     ) -> "Transformer":
         """Return a new model of the class named by `hparams.model`.
 
-        A subclass of `Transformer` ignores `hparams.model` and returns an instance of the subclass. The random initial
-        weights depend only on `hparams.seed`.
+        If called on a subclass of `Transformer`, the method ignores `hparams.model` and returns an instance of the
+        subclass. The random initial weights depend only on `hparams.seed`.
 
         Args:
             hparams: `HParams`.

@@ -62,7 +62,7 @@ class SharedStop:
 
         Args:
             step: Number of updates so far. To save time, the workers exchange signals only every `MEET_EVERY` steps.
-                With None, they exchange signals in every call.
+                If `step` is None, they exchange signals in this call.
         """
         if self.seen is None and (step is None or step % MEET_EVERY == 0):
             counts = self.workers.all_reduce_sum([self.stop.received == number for number in SIGNALS])

@@ -1,4 +1,4 @@
-"""Evaluation: scores, perplexity, results by length and comparisons. Outputs are text, JSON and result rows."""
+"""Tests of `evaluate`: scores, perplexity, results by length and comparisons, as text, JSON and result rows."""
 
 import gzip
 import json

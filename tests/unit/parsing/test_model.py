@@ -99,7 +99,7 @@ def test_ensemble_of_word_aligned_and_plain_models():
     with eager_functions():
         translator = kt.Translator(models, tokenizer, TINY)
         ((found,),) = translator.translate(["a b b a"], beam_size=1, extra_length=4, token_scores=True)
-    # The search computes masks step by step, and scoring with teacher forcing computes them for all positions at once.
+    # Masks that the search computes step by step must equal those that scoring computes for all positions at once.
     assert len(found.tokens) > 3
     assert found.log_probability == pytest.approx(float(found.token_log_probabilities.sum()), abs=1e-4)
 
