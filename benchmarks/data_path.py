@@ -1,4 +1,4 @@
-"""Measure the data path: batch plans of large corpora, and tokens per second from the store to the training step.
+"""Measure the data path: batch plans of large corpora, and throughput from the prepared corpus to the training step.
 
     python benchmarks/data_path.py --pairs=1000000,36000000
     KERAS_BACKEND=jax python benchmarks/data_path.py --workloads=jax
@@ -9,7 +9,7 @@ Workloads:
   steps. The lengths are random, with a distribution like that of WMT.
 - `mixing`: share of padding, and probability that two pairs that share a batch do so again in the next epoch.
 - `assembly`: speed of `TokenBatches` from a prepared corpus, without Keras.
-- `tf_data`, `jax`: speed of the same batches in Keras' `fit`, with a training step that does nothing.
+- `tf_data`, `jax`: speed of Keras' `fit` with the batches of `assembly` and a training step that does nothing.
 
 Each workload runs in a separate process. All times are CPU seconds of that process, so other programs hardly affect
 them. Memory is the growth of the peak resident size after the imports, in MB.
@@ -39,7 +39,7 @@ MIXED = (2_048, 8_192, 25_000)
 """Values of `batch_tokens` for the workload `mixing`."""
 VOCAB_SIZE = 32_000
 SORTED_PAIRS = 100_000_000
-"""Number of pairs above which the benchmark generates sorted lengths instead of sorting random lengths."""
+"""Maximum number of pairs to sort. For a larger corpus, `write_plan` assumes that the pairs are already sorted."""
 
 
 def main(arguments):
@@ -114,7 +114,7 @@ def lengths_of(pairs):
 
 
 def write_plan(path, pairs):
-    """Write the `LengthIndex` of a corpus. For a very large corpus, assume that its pairs are already sorted."""
+    """Write the `LengthIndex` of a corpus. Assume that a corpus of more than `SORTED_PAIRS` pairs is sorted."""
     from keras_transformer.data.columns import add_checksums, allocate_column
     from keras_transformer.data.length_index import group_lengths, order_type, write_index
 
@@ -156,7 +156,7 @@ def open_batches(path, batch_tokens):
 
 
 def plan(path, batch_tokens):
-    """Measure the time and the memory of a `BatchPlan`."""
+    """Measure the time that a `BatchPlan` takes to open, make batches and resume, and the memory that it uses."""
     from keras_transformer.data.batch_plan import BatchPlan
     from keras_transformer.data.columns import Column
     from keras_transformer.data.length_index import LengthIndex
@@ -203,7 +203,7 @@ def mixing(path, batch_tokens, max_shapes):
 
 
 def assembly(path, batch_tokens, count):
-    """Measure the speed of `TokenBatches` over `count` batches after the first epoch."""
+    """Measure the time that `TokenBatches` take for the first epoch, and their speed in the next `count` batches."""
     from keras_transformer.data import token_batches  # noqa: F401
 
     before = peak_memory()
@@ -221,7 +221,7 @@ def assembly(path, batch_tokens, count):
 
 
 def fit(path, batch_tokens, count):
-    """Measure the speed of Keras' `fit` with an empty training step over `count` batches after the first epoch."""
+    """Measure the speed of `fit`, with a training step that does nothing, for `count` batches after the first epoch."""
     import keras
 
     from keras_transformer.backend.loading import load_keras
@@ -247,13 +247,13 @@ def fit(path, batch_tokens, count):
         data = batches.as_dataset() if on_tensorflow else batches
         model.fit(data, steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False)
 
-    run(batches, batches.batches_per_epoch)  # compile before the timing
+    run(batches, batches.batches_per_epoch)  # so that the timing excludes compilation
     seconds = cpu_timed(run, batches.replace(start=batches.batches_per_epoch), count)[1]
     return {"open_seconds": open_seconds, **rates(batches, count, seconds), "peak_memory_mb": peak_memory() - before}
 
 
 def rates(batches, count, seconds):
-    """Return {"tokens_per_second": rate} for `count` batches after the first epoch, read in `seconds` seconds."""
+    """Return {"tokens_per_second": rate}, given the `seconds` for reading `count` batches after the first epoch."""
     first = batches.batches_per_epoch
     return {"tokens_per_second": sum(batches.tokens(index) for index in range(first, first + count)) / seconds}
 

@@ -27,7 +27,7 @@ WAYS = {
     "accumulate=8": {"accumulate": 8},
     "remat, accumulate=8": {"remat": True, "accumulate": 8},
 }
-"""{name: arguments of `TrainOptions`}."""
+"""Options to compare, {name: arguments of `TrainOptions`}."""
 
 
 def main(arguments):

@@ -1,11 +1,12 @@
-"""Measure the speed and the memory of preparing a large corpus.
+"""Measure the time and memory needed to prepare a large corpus.
 
     python benchmarks/prepare.py --pairs=5000000
 
-The benchmark first writes a corpus of random words. Sentences have about 25 words, as in WMT, and word frequencies
-follow Zipf's law. Memory is the peak resident memory of this process and its workers, sampled from /proc ten times per
-second. It is an upper bound, because shared pages count for each process. CPU seconds are those of this process and of
-workers that have ended. On a busy machine, they are more meaningful than wall-clock seconds.
+The benchmark first writes a corpus of random words. Sentences have about 25 words on average, as in WMT, and word
+frequencies follow Zipf's law. Memory is the peak resident memory of this process and its workers, sampled from /proc
+ten times per second. The value is an upper bound, because memory pages that processes share count once per process. CPU
+seconds are those of this process and of workers that have ended. On a busy machine, CPU seconds are more meaningful
+than wall-clock seconds.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Presets for constituency parsing, with the paper's model size (§6.3) or smaller ones.
+"""Presets for constituency parsing: the paper's model (§6.3) and smaller models.
 
 The vocabulary size is a setting of the problem, not of the preset. In the paper, it is 16,000 or 32,000 tokens.
 """
@@ -11,10 +11,10 @@ from keras_transformer.config.registry import register_hparams
 def parsing_wsj():
     """The paper's model for WSJ only, untuned; paper: F1 91.3 on section 23 (Table 4).
 
-    The paper tunes the dropout of attention weights and residuals, the learning rate and the beam size on section 22.
-    This preset is not tuned: attention dropout is 0, and residual dropout and the learning rate are those of `base`.
-    The paper states neither the number of updates nor the number of heads. The preset has as many heads as the model
-    of the same width in Table 3.
+    The authors tuned attention dropout, residual dropout, the learning rate and the beam size on section 22. In this
+    preset, attention dropout is 0, and residual dropout and the learning rate are those of `base`. The paper states
+    neither the number of updates nor the number of heads. The preset has as many heads as the model of the same width
+    in Table 3.
     """
     return HParams(num_layers=4, d_model=1024, num_heads=8, beam_size=21, alpha=0.3, extra_length=300)
 

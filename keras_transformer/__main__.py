@@ -25,7 +25,7 @@ COMMANDS = {
 
 
 def main(arguments):
-    """Run the command that the first argument names, or print all commands and registered names.
+    """Run the command named by the first argument. Without arguments, print all commands and registered names.
 
     Raises:
         UserError: The command is unknown.

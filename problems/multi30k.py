@@ -6,8 +6,8 @@ docs/results use NFKC, the default normalization.
 
 `raw_dir` may contain the files train, val and test_2016_flickr, plain or compressed, in the folder itself or in its
 subfolders `raw` and `tok`. File names end in `.en`, `.de` or `.fr` for raw text, and in `.lc.norm.tok.en`,
-`.lc.norm.tok.de` or `.lc.norm.tok.fr` for tokenized text. Only decoding reads the other test sets, test_2017_flickr
-(1,000 pairs) and test_2017_mscoco (461 pairs).
+`.lc.norm.tok.de` or `.lc.norm.tok.fr` for tokenized text. The files of two additional test sets, test_2017_flickr
+(1,000 pairs) and test_2017_mscoco (461 pairs), are needed only to decode or score these sets.
 """
 
 import dataclasses

@@ -55,7 +55,7 @@ class Wmt14EnDe(CorpusProblem):
 
     @property
     def texts(self):
-        """The corpus: `PlainFiles` in `raw_dir`, or a `TfdsCorpus`."""
+        """The corpus: `PlainFiles` if `raw_dir` is set, otherwise a `TfdsCorpus`."""
         languages = (self.source, self.target)
         if self.raw_dir is not None:
             return PlainFiles(self.raw_dir, languages, NAMES)

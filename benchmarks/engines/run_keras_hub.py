@@ -1,8 +1,8 @@
 """Engine keras-hub: TransformerEncoder, TransformerDecoder and tied embedding, with Keras' Adam and `fit`.
 
 The paper's attention projections have no biases, so the biases are fixed at 0. Dropout of attention weights is off, so
-Keras uses its fused attention where possible. keras-hub has no loss for a Transformer, so this file defines one with
-Keras operations and without one-hot targets.
+Keras uses its fused attention where possible. keras-hub has no loss for a Transformer, so this file defines one. The
+loss consists of Keras operations and needs no one-hot targets.
 """
 
 import os

@@ -53,7 +53,10 @@ def load_keras(optional=True):
 
 
 def chosen_backend():
-    """Return the backend in KERAS_BACKEND, else the one in keras.json if installed, else the first installed one.
+    """Return the name of the backend to import.
+
+    KERAS_BACKEND takes precedence over keras.json. If KERAS_BACKEND is not set and keras.json does not name an
+    installed backend, the function returns the first installed one of `BACKENDS`.
 
     Raises:
         UserError: KERAS_BACKEND is not supported or not installed, or no backend is installed.

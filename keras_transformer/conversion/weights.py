@@ -17,7 +17,7 @@ def load_weights(run, checkpoint=None):
 def first_unsupported(hparams, norms, positions, models=("transformer",)):
     """Return the first setting that an engine does not support, or None.
 
-    All engines support only full attention, with heads of width d_model / num_heads.
+    Every engine requires full attention and heads of width d_model / num_heads.
 
     Args:
         hparams: `HParams`.

@@ -11,9 +11,9 @@ BLOCK = 1 << 20
 class LengthIndex:
     """Pairs of a corpus, grouped by their two lengths and sorted so that neighbours have similar lengths.
 
-    Groups are in ascending order of the length of their longer side. If two groups are equal in
-    this length, the group with the longer targets comes first if the length is even, and last if it is odd. Pairs with
-    equal lengths keep their order.
+    Groups are in ascending order of the length of their longer side. Groups that are equal in this length are in the
+    order of source length minus target length, ascending if the longer side is even and descending if it is odd. The
+    pairs of a group keep their order in the corpus.
 
     Args:
         source: int64 `[groups]`, source length of the pairs in each group, including EOS.

@@ -32,7 +32,7 @@ class ChangedTexts(Exception):
 class Progress:
     """Progress log of a split, with at most one line every `SECONDS` seconds.
 
-    A split of up to `SERIAL_PAIRS` pairs has no lines.
+    The first `SERIAL_PAIRS` pairs of a split produce no progress lines.
 
     Args:
         split: Name of the split.
@@ -220,7 +220,7 @@ def _hashes(chunks, kind):
 
 
 def _count_common(chunks, train):
-    """Return the number of pairs of a split that also occur in the training split, from the chunks of both splits."""
+    """Return the number of pairs in the chunks of a split that also occur in the chunks of the training split."""
     hashes = np.concatenate([np.empty(0, np.uint64), *_hashes(chunks, "pairs")])
     common = np.full(len(hashes), False)
     for block in _hashes(train, "pairs") if len(hashes) else ():

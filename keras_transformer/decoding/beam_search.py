@@ -136,7 +136,7 @@ def step(state, decode, inputs, options):
     extended = ops.where(
         ops.arange(ops.shape(state.tokens)[2])[None, None] == index, token[:, :, None], take_rows(state.tokens, beam)
     )  # [B, C, L]
-    # Only totals that contain NEG_INF, those of masked candidates, are below NEG_INF / 2.
+    # The sums for masked candidates include NEG_INF, so only these sums are below NEG_INF / 2.
     possible = best > NEG_INF / 2
 
     penalty = length_penalty(index + 1, inputs.alphas)[:, None]
@@ -168,9 +168,9 @@ def step(state, decode, inputs, options):
 def can_improve(state, inputs, options):
     """Return bool [B]: whether an unfinished hypothesis can still become one of the `nbest` results.
 
-    Log-probabilities only decrease, and the length penalty is largest at the limit, which gives an upper bound for all
-    future scores. When sampling, all unfinished hypotheses continue. A sentence with non-finite model outputs counts as
-    finished.
+    Log-probabilities never increase, and the length penalty is largest at the length limit. Their quotient is therefore
+    an upper bound for all future scores. When sampling, all unfinished hypotheses continue. A sentence with non-finite
+    model outputs counts as finished.
     """
     alive = state.finite & (state.log_probabilities[:, 0] > NEG_INF / 2)
     if options.sampling:
@@ -246,7 +246,8 @@ def _extend(state, logits, inputs, options):
     best = _first(best, ops.where(inputs.beams > 1, 2 * inputs.beams, 1))
     token = take(ops.reshape(tokens, (batch, -1)), flat)
     if has_phrases(inputs):
-        # Keep the first K unfinished candidates. Otherwise, `step` would ignore the banks and keep the K most probable.
+        # Keep the first K unfinished candidates in the order of `select_from_banks`. Otherwise, `step` would keep the K
+        # most probable ones, regardless of their phrase tokens.
         continuing = ops.cumsum(ops.cast(token != EOS, "int32"), axis=1)
         best = ops.where((token == EOS) | (continuing <= inputs.beams[:, None]), best, NEG_INF)
     return best, flat // count, token, normalizer
@@ -298,7 +299,7 @@ def _first(values, counts):
 
 
 def _top(values, count):
-    """Return the largest values in each row of `[B, N]`, largest first, and their indices, int32 `[B, count]`.
+    """Return the `count` largest values in each row of `[B, N]`, largest first, and their indices, int32.
 
     Equal values keep their order.
     """

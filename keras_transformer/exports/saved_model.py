@@ -179,7 +179,7 @@ class TextTranslator(tf.Module):
         }
 
     def _fixed(self, rows):
-        """Return the exported beam size as a number, and the exported beam size, α and nbest as arrays `[batch]`."""
+        """Return the beam size as a number, and beam size, α and nbest as arrays `[batch]`. All are constants."""
         numbers = (self._options.beam_size, self._options.alpha, self._options.nbest)
         return self._options.beam_size, *(tf.fill(tf.shape(rows), number) for number in numbers)
 

@@ -12,10 +12,10 @@ def accumulate_gradients(model, compute_gradients, data, state):
 
     Args:
         model: `Seq2SeqModel`, compiled. `model.accumulate` is the number of micro-batches.
-        compute_gradients: Function of a micro-batch (inputs, labels, weights, share) and a state. `share` is as in
-            `Seq2SeqModel.loss_of`. The function returns the gradients, a list of arrays in the shapes of the trainable
-            variables, and the next state.
-        data: A batch, as in Keras.
+        compute_gradients: Function of a micro-batch (inputs, labels, weights, share) and a state. For `share`, see
+            `Seq2SeqModel.loss_of`. The function returns the gradients, a list of arrays with the shapes of the
+            trainable variables, and the next state.
+        data: A batch in Keras' format: inputs, labels and optional weights.
         state: Nested arrays, which each micro-batch passes to the next.
 
     Returns:
@@ -23,7 +23,7 @@ def accumulate_gradients(model, compute_gradients, data, state):
     """
     inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if weights is None and model.sums_tokens:
-        weights = token_weights(labels)  # weights for the whole batch, before it is split
+        weights = token_weights(labels)  # before the split, because the weights of the whole batch sum to 1
     if model.accumulate == 1:
         return compute_gradients((inputs, labels, weights, None), state)
     if weights is None:

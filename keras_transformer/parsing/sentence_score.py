@@ -1,8 +1,8 @@
 """Bracket counts of one sentence, computed with the rules of EVALB.
 
-The words of a sentence are its terminals, `(TAG word)`, except those with a deleted tag. Every other bracket has a span
-of words and a label, which ends before the first "-" or "=". EVALB ignores brackets with an empty span or a deleted
-label. The parameter DELETE_LABEL lists the deleted tags and labels. A test bracket matches a gold bracket with the same
+A terminal of a tree is a bracket of the form `(TAG word)`. All other brackets have a span of words and a label, which
+ends before the first "-" or "=". The parameter DELETE_LABEL lists deleted tags and labels. EVALB ignores words with a
+deleted tag, and brackets with a deleted label or without words. A test bracket matches a gold bracket with the same
 span and label. Each bracket has at most one match.
 """
 
@@ -39,8 +39,8 @@ class _Side(NamedTuple):
 class SentenceScore:
     """Counts of one sentence.
 
-    Error sentences and skipped sentences have only the counts `length`, `words`, `gold` and `test`. In their
-    rows, EVALB prints 0 for `gold` and `test`.
+    All counts of error sentences and skipped sentences are 0, except `length`, `words`, `gold` and `test`. In their
+    table rows, `gold` and `test` are also 0, as in EVALB.
 
     Attributes:
         number: Number of the sentence, starting at 1.

@@ -97,10 +97,10 @@ def locate(name, revision=None):
 def read_marian(folder):
     """Read a `PretrainedModel` from a directory written by `MarianMTModel.save_pretrained`.
 
-    The function reorders the d_model channels of all weights. Marian's positional encoding consists of all sines
-    followed by all cosines, while sines and cosines alternate in this project (§3.5). The function also renumbers the
-    tokens so that PAD, EOS, BOS and UNK come first. BOS gets the embedding of the token with which Marian starts the
-    decoder. In published models, this token is `<pad>`.
+    The function reorders the d_model channels of all weights, because Marian's positional encoding consists of all
+    sines followed by all cosines, whereas sines and cosines alternate in this project (§3.5). The function also
+    renumbers the tokens so that PAD, EOS, BOS and UNK come first. BOS gets the embedding of the token with which Marian
+    starts the decoder. In published models, this token is `<pad>`.
 
     Raises:
         UserError: Files are missing or damaged, or `MarianTransformer` does not support the model.
@@ -199,7 +199,7 @@ def _read_weights(folder):
         raise _missing_package("the weights") from None
     try:
         return load_file(folder / WEIGHTS)
-    except (SafetensorError, TypeError, KeyError) as error:  # such as for bfloat16, which NumPy lacks
+    except (SafetensorError, TypeError, KeyError) as error:  # for example, NumPy has no bfloat16
         raise UserError(f"{folder / WEIGHTS} cannot be read as float32 or float16 arrays: {error}") from None
 
 

@@ -21,7 +21,7 @@ PACKAGES = ("keras", "tensorflow", "tensorflow-text", "jax", "jaxlib", "numpy", 
 
 
 def make_manifest(run, model):
-    """Return the manifest of a run, a dict for JSON.
+    """Return the manifest of a run as a JSON-serializable dict.
 
     Args:
         run: `Run` whose problem is prepared.
@@ -99,7 +99,7 @@ def git_revision(folder=PACKAGE.parent):
 
 
 def append_row(path, row):
-    """Append a dictionary with today's date as a line of JSON to a file. Several processes may append at once."""
+    """Add today's date to a dictionary and append it to a file as a line of JSON. Processes may append concurrently."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     append_line(path, json.dumps({**row, "date": time.strftime("%Y-%m-%d")}, ensure_ascii=False))

@@ -1,1 +1,1 @@
-"""HTTP server for a trained model, with dynamic batching across requests and a web page."""
+"""HTTP server for a trained model, with a web page and dynamic batching across requests."""

@@ -8,15 +8,15 @@ from fastapi.responses import StreamingResponse
 
 from keras_transformer.utils.errors import NonFiniteOutputs, UserError
 
-logger = logging.getLogger("uvicorn.error")  # prints tracebacks, unlike the log of the package
+logger = logging.getLogger("uvicorn.error")  # unlike the package's logger, uvicorn's prints tracebacks
 
 
 class StreamedObjects(StreamingResponse):
     """Response with one JSON object per line.
 
     If an object cannot be computed, the last line describes the error, because the HTTP status has already been sent.
-    At the end, the entry `final_status` of the ASGI scope contains the HTTP status: that of the response, that of the
-    error, or 499 if the client has disconnected. A `TimeoutError` propagates to `LimitRequests`.
+    When the response ends, it stores `final_status` in the ASGI scope: the status code of the response, the status code
+    of the error, or 499 if the client has disconnected. A `TimeoutError` propagates to `LimitRequests`.
 
     Args:
         first: The first object.

@@ -1,4 +1,4 @@
-"""Speed of devices and peak memory."""
+"""Measurements of the speed of devices and of peak memory."""
 
 import functools
 import resource
@@ -21,7 +21,7 @@ def device_rate(dtype="float32"):
     """Return the floating-point operations per second that one device sustains in matrix products.
 
     In float32, the rate is comparable to the paper's estimates for its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5
-    TFLOP/s (§6, Table 2). It is approximate: other load on the machine lowers the rate, and GPUs may compute float32
+    TFLOP/s (§6, Table 2). The rate is approximate: other load on the machine lowers it, and GPUs may compute float32
     products with reduced precision. Each process measures the rate once per dtype.
 
     Args:
@@ -49,7 +49,7 @@ def _measure_rate(dtype):
 def peak_memory():
     """Return {"peak_memory_mb": peak memory of this process in MiB}.
 
-    On accelerators, the dict also has "peak_device_memory_mb", the maximum over the devices in MiB.
+    With accelerators, the dict also contains "peak_device_memory_mb", the largest peak memory of any device in MiB.
     """
     peak = {"peak_memory_mb": round(_process_peak() / 2**20)}
     if on_devices := _device_peaks():

@@ -53,12 +53,12 @@ def compile_arguments(
         accumulate: Number of micro-batches per update. The sum of their gradients is the gradient of the whole batch.
         jit_compile: Whether XLA compiles the step, once per shape. "auto" leaves the choice to Keras, which does not
             compile on the CPU with TensorFlow.
-        remat: Whether the backward pass recomputes layers to save memory, which does not change the update.
+        remat: Whether the backward pass recomputes layers to save memory. Recomputing does not change the update.
     """
     optimizer = GuardedAdam(
         make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon,
         clip_norm=hparams.clip_norm, ema_decay=hparams.ema_decay,
-        name="adam",  # otherwise Keras calls a second optimizer adam_1, which cannot load checkpoints
+        name="adam",  # with an automatic name, a second optimizer would be adam_1 and could not load checkpoints
     )  # fmt: skip
     loss = SmoothedCrossEntropy(hparams.label_smoothing, r_drop=hparams.r_drop)
     return {

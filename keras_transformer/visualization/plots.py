@@ -30,8 +30,8 @@ def new_figure(width, height):
 def save(figure, path):
     """Write a `Figure` atomically as PNG or SVG, depending on the suffix of the path.
 
-    The function selects installed fonts that contain the characters of the texts. An SVG may also contain other
-    characters, because its viewer renders the text.
+    The function selects installed fonts that contain the characters of the texts. An SVG may also contain characters
+    that no installed font covers, because its viewer renders the text.
 
     Raises:
         UserError: The format is PNG, and no installed font contains one of the characters.

@@ -80,7 +80,7 @@ def test_prepare_verify_names_a_flipped_bit(home, call):
     path = prepared / "train.target.ids"
     status, content = path.stat(), bytearray(path.read_bytes())
     content[5] ^= 1
-    with open(path, "r+b") as file:  # keep inode and time, as a failing disk does
+    with open(path, "r+b") as file:  # keep the inode and the modification time, as with a failing disk
         file.write(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     call(*flags).succeeded()
@@ -106,7 +106,7 @@ def test_run_of_another_version_is_reported(home, call, command):
     config = json.loads((home.run / "config.json").read_text())
     config["hparams"]["positions"] = "words"
     (home.run / "config.json").write_text(json.dumps(config))
-    (home.run / "manifest.json").unlink()  # its hash of the settings would reveal the change
+    (home.run / "manifest.json").unlink()  # the manifest's hash of the settings would reveal the change
     other = [f"--run={home.run}", TEXT] if command == "translate" else [*commands.REVERSE, f"--init_from={home.run}"]
     call(command, *other).refused("config.json needs another version", "unknown positions 'words'")
 
@@ -139,7 +139,7 @@ class Harm:
 
 
 def with_checksum(checkpoint, content):
-    """Replace the weights file of a checkpoint and update the checkpoint's checksum."""
+    """Replace the weights file of a checkpoint and update its checksum in state.json."""
     (checkpoint / "weights.npz").write_bytes(content)
     state = json.loads((checkpoint / "state.json").read_text())
     state["sha256"]["weights"] = hashlib.sha256(content).hexdigest()
@@ -172,7 +172,7 @@ def test_names_in_run_are_not_imported(home, call, tmp_path):
             config["hparams" if change == "model" else change]["model" if change == "model" else "name"] = name
             other = tmp_path / "other"
             shutil.copytree(home.run, other)
-            (other / "manifest.json").unlink()  # its hash of the settings would reveal the change
+            (other / "manifest.json").unlink()  # the manifest's hash of the settings would reveal the change
             (other / "config.json").write_text(json.dumps(config))
             outcome = call("evaluate", f"--run={other}")
             assert outcome.status == 2, (name, change, outcome)

@@ -23,7 +23,7 @@ def translator(home):
 
 @pytest.fixture
 def score(home, call, tmp_path, load_once):
-    """Return a function that runs `score` on two lists of lines. It returns the `Outcome` and the output lines."""
+    """Return a function that runs `score` on two lists of lines, and returns the `Outcome` and the output lines."""
     load_once(home.run)
 
     def score(sources, targets, *flags, run=home.run):

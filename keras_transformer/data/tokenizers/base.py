@@ -91,7 +91,7 @@ class Tokenizer:
         return self.decode(ids)
 
     def reverse(self):
-        """Return the tokenizer for the opposite direction, with the same ids. By default, return `self`."""
+        """Return the tokenizer for the opposite translation direction, with the same ids. By default, return `self`."""
         return self
 
     def pieces(self, ids):
@@ -116,7 +116,7 @@ class Tokenizer:
 
     @property
     def display_word_starts(self):
-        """Array like `word_starts`, for splitting a text into the words that figures display."""
+        """Array like `word_starts`, but for the words that figures display. By default, the same array."""
         return self.word_starts
 
     @classmethod

@@ -58,7 +58,7 @@ class VocabularyOptions:
     symbols: tuple[str, ...] = ()
 
     def automatic(self, texts):
-        """Return a copy of the options in which values that depend on the texts replace None.
+        """Return a copy of the options in which each None is replaced with a value that suits the texts.
 
         Args:
             texts: Iterable of the training texts.
@@ -90,7 +90,7 @@ def learn_model(texts, vocab_size, options):
     normalizations replace runs of Unicode white space and of SentencePiece's marker "▁" with single spaces.
 
     Args:
-        texts: Iterable of sentences. For a joint vocabulary, they must include both sides.
+        texts: Iterable of sentences, in both languages for a joint vocabulary.
         vocab_size: Number of pieces, including the four special ones.
         options: `VocabularyOptions` in which no value is None.
 
@@ -136,7 +136,8 @@ def adapt_model(content, path):
         path: Name of the file for messages.
 
     Raises:
-        UserError: The content is not a SentencePiece model, or protobuf, which parses it, is not installed.
+        UserError: The content is not a SentencePiece model, an ordinary piece has the name of a special piece, or the
+            package protobuf is not installed.
     """
     try:
         from google.protobuf.message import DecodeError
@@ -167,7 +168,7 @@ def adapt_model(content, path):
 
 
 def parse_symbols(text):
-    """Return the symbols of a list such as `<ph1>,<ph2>`, separated by commas or spaces.
+    """Return the symbols of a list such as `<br>,<tab>`, separated by commas or spaces.
 
     Raises:
         UserError: A symbol is one of the special pieces or a placeholder.
@@ -183,7 +184,7 @@ def parse_symbols(text):
 
 
 def _normalizer(normalization):
-    """Return the arguments that select a normalization of `VocabularyOptions` in SentencePiece's trainer."""
+    """Convert `VocabularyOptions.normalization` to keyword arguments of SentencePiece's trainer."""
     import sentencepiece
 
     if normalization != "identity":

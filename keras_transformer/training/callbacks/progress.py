@@ -42,7 +42,7 @@ class ProgressLogger(StepCallback):
         self.begin_line()
 
     def begin_line(self):
-        """Reset the counters for the next log line: updates, tokens, tokens with padding, floating point operations."""
+        """Reset the counters for the next log line: updates, tokens, tokens with padding, floating-point operations."""
         self.new_steps, self.new_tokens, self.new_padded, self.new_flops = 0, 0, 0, 0
         self.first_uses, self.first_seconds = 0, 0.0  # number and time of updates that compiled a shape
 
@@ -77,9 +77,13 @@ class ProgressLogger(StepCallback):
             logger.info(f"  compiled the update for {shape} in {seconds:.1f} s")
 
     def seconds_of(self, updates, seconds):
-        """Estimate the time of `updates` updates in seconds. Those of the current log line took `seconds` seconds.
+        """Estimate the time of `updates` updates in seconds from the updates since the last log line.
 
-        The estimate excludes updates that compiled a shape, unless all updates of the line did.
+        The estimate excludes updates that compiled a shape, unless all updates since that line did.
+
+        Args:
+            updates: Number of updates.
+            seconds: Time of the updates since the last log line.
         """
         if self.first_uses < self.new_steps:
             return updates * (seconds - self.first_seconds) / (self.new_steps - self.first_uses)

@@ -43,7 +43,7 @@ def test_tokenizer_treats_unicode_spaces_as_spaces(tokenizer):
     assert set(SPACES) <= set(spaces)
     expected = tokenizer.encode(["a b"] * len(spaces))
     assert tokenizer.encode([f"{char}a{char}{char}b{char}" for char in spaces]) == expected
-    assert tokenizer.encode(["▁a▁▁b"]) == expected[:1]  # "▁" is how SentencePiece marks spaces
+    assert tokenizer.encode(["▁a▁▁b"]) == expected[:1]  # SentencePiece marks spaces with "▁"
 
 
 def test_model_file_alone_normalizes_spaces(tokenizer):

@@ -111,7 +111,7 @@ def test_word_pieces_match_longest_first():
         "▁",
         "1",
         "b",
-    ]  # "a," is not a piece, because letters are separate from other characters
+    ]  # "a," is not a piece, because no piece contains both letters and punctuation
     assert pieces("d") == ["▁", "\\", *"100", ";"]
 
 

@@ -50,9 +50,9 @@ def test_repeated_ngrams_match_their_definition(size):
 
 
 def with_penalty(models, penalty):
-    """Compute log-probabilities with the repetition penalty in NumPy.
+    """Return {tokens: log-probability} of all possible outputs for each source, with the repetition penalty.
 
-    Return {tokens: log-probability} of all possible sequences, as a list with one item per source.
+    The function applies the penalty in NumPy.
     """
     every = []
     for found in distributions(models):

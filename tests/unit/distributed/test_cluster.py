@@ -1,4 +1,4 @@
-"""Addresses of a cluster, waiting for its workers, and errors in its flags and environment variables."""
+"""Tests of the addresses of a cluster, of waiting for other workers, and of invalid flags and environment variables."""
 
 import json
 import socket

@@ -190,7 +190,7 @@ def test_graph_with_unknown_length_serves_all_lengths():
     for length in (1, 2, 3, 6, 7, 20):
         x, mask = normal(length, 2, length, 8), random_mask(length, 2, length)
         close(call(x, mask), np.asarray(layer(x, x, attention_mask=mask)).astype("float64"))
-    assert call(normal(0, 0, 5, 8), random_mask(0, 0, 5)).shape == (0, 5, 8)  # as in a replica without rows
+    assert call(normal(0, 0, 5, 8), random_mask(0, 0, 5)).shape == (0, 5, 8)  # an empty batch
     assert len(traces) == 1
 
 
@@ -249,7 +249,7 @@ def largest_of_jaxpr(jaxpr):
 def test_memory_grows_linearly_with_length():
     full, restricted = layers(8)
     once, twice = (largest_tensor(restricted, length) for length in (512, 1024))
-    assert once == 512 * 2 * 3 * 5  # values of a block and its neighbours, 2 heads of width 5
+    assert once == 512 * 2 * 3 * 5  # values of each block and its two neighbours, for 2 heads of width 5
     assert twice == 2 * once < 1024**2
     assert largest_tensor(full, 512) == 2 * 512**2
 

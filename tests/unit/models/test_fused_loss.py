@@ -43,9 +43,9 @@ def expected(states, table, labels, weights, label_smoothing, r_drop=0.0):
 
 
 def found(states, table, labels, weights, label_smoothing, r_drop=0.0, scale=1.0):
-    """Return the same values as `expected`, from `fused_linear_cross_entropy`.
+    """Return the same values as `expected`, computed with `fused_linear_cross_entropy`.
 
-    The function computes the gradients of `scale` · loss, and divides them by `scale`.
+    The gradients are those of `scale` · loss, divided by `scale`.
     """
     arrays = [ops.convert_to_tensor(array) for array in (labels, weights)]
 
@@ -179,7 +179,7 @@ def test_fused_loss_label_gradient_keeps_precision(dtype):
     weights = np.ones(vocab_size, "float32")
     inputs = ops.cast(states, dtype), table, labels, weights
     *_, grad_states, grad_table = found(*inputs, smoothing, scale=1.0)
-    # The target of the label is 0.1 / 11 + 0.9. If 0.90002 were rounded before the subtraction of this target, the
-    # difference would change by a sixth.
+    # The target probability of the label is 0.1 / 11 + 0.9. If 0.90002 were rounded to bfloat16 before the subtraction
+    # of this target, the difference would change by a sixth.
     for value, wanted in ((grad_states, grad_logits @ table), (grad_table, grad_logits.T @ states)):
         np.testing.assert_allclose(value, wanted, rtol=0, atol=0.02 * np.abs(wanted).max())

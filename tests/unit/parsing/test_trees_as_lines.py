@@ -1,4 +1,4 @@
-"""Tests of `trees_as_lines`, which writes each tree in one line."""
+"""Tests of `trees_as_lines`, which writes each tree on one line."""
 
 import pytest
 

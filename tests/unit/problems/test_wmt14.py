@@ -89,7 +89,7 @@ def test_tfds_pairs_have_no_sgml_entities(data, split, language):
     problem = load_problem(f"wmt14_en{language}", data_dir=data)
     pairs = list(problem.examples(split))
     assert sorted(pairs) == sorted(without_entities(PAIRS[language](split), split))
-    assert pairs == list(problem.examples(split))  # the order does not change
+    assert pairs == list(problem.examples(split))  # the order is the same each time
     backwards = load_problem(f"wmt14_{language}en", data_dir=data)
     assert list(backwards.examples(split)) == [(target, source) for source, target in pairs]
 

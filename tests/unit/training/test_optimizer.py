@@ -72,8 +72,8 @@ def test_optimizer_is_adam_with_clipped_norm(clip_norm):
 
 @pytest.mark.backend
 def test_optimizer_without_clipping_equals_keras_adam():
-    # On JAX, both optimizers give bit-for-bit identical values. On TensorFlow, the package uses a fused operation,
-    # which rounds 1 − β differently.
+    # On JAX, `GuardedAdam` and Keras' Adam give bit-for-bit identical values. On TensorFlow, `GuardedAdam` uses a fused
+    # operation, which rounds 1 − β differently.
     tolerance = {"rtol": 0, "atol": 0} if keras.backend.backend() == "jax" else {"rtol": 1e-5, "atol": 1e-7}
     updates = [random_arrays(seed) for seed in range(1, 8)]
     variables, optimizer = made()

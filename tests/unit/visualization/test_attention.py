@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("eager_module")
 
 @functools.cache
 def translator(**changes):
-    """Return a translator with random weights, large enough for peaked distributions."""
+    """Return a translator with random weights that are large enough for peaked distributions."""
     tokenizer, rng = SentencePieceTokenizer.train(TEXTS * 5, 60), np.random.default_rng(1)
     model = kt.Transformer(tokenizer.vocab_size, SMALL.replace(**changes))
     for variable in model.trainable_variables:
