@@ -130,7 +130,7 @@ class Run:
         """
         if not (self.path / "config.json").is_file():
             (tokenizer or self.problem.tokenizer).save(self.path)
-        # In an existing config.json, this changes only MAY_CHANGE fields and the paths of the corpus and plug-ins.
+        # Resuming changes only the MAY_CHANGE fields and the paths of the corpus and plug-ins in config.json.
         write_json(self.path / "config.json", self.config)
 
     def write_manifest(self, manifest):
