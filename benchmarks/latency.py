@@ -12,12 +12,12 @@
 | text_64 | requests by one client for a text of 64 lines; `first_ms` is the median time to the first line |
 | stream_64 | the same requests with `stream` |
 
-Each measurement runs in a separate process. In each round, engines and checkouts take turns, so that other programs
-slow down all of them alike. `--baseline` is another checkout of this project, and `over_baseline` is the ratio of the
-median latency to that of the baseline. The clients run in this process and use part of the cores. `wrong` counts server
-answers that differ from translations by the same engine in this process. The engine `keras_xla` is Keras with XLA: the
-commands of `cold_start` and `lines_1000` compile every search, the other workloads only the search for a single
-sentence. The times exclude the conversion for CTranslate2.
+Each measurement starts the engine in a new process. In each round, engines and checkouts take turns, so that other
+programs slow down all of them alike. `--baseline` is another checkout of this project, and `over_baseline` is the ratio
+of the median latency to that of the baseline. The clients run in the benchmark's own process and use part of the cores.
+`wrong` counts server answers that differ from translations by the same engine without a server. The engine `keras_xla`
+is Keras with XLA: the commands of `cold_start` and `lines_1000` compile every search, the other workloads only the
+search for a single sentence. The times exclude the conversion for CTranslate2.
 """
 
 import collections
@@ -93,7 +93,7 @@ def main(arguments):
 
 
 def summary(rounds):
-    """Combine rounds of a workload: latency percentiles, medians of other times and rates, and error counts."""
+    """Combine the rounds of a workload into latency percentiles, medians of other times and rates, and error counts."""
     latencies = [latency for one in rounds for latency in one["latencies"]]
     first = [one["first_ms"] for one in rounds if "first_ms" in one]
     return {

@@ -135,7 +135,8 @@ class TokenBatches(keras.utils.PyDataset):
         The element shapes leave the sequence lengths unspecified, so that TensorFlow does not retrace for each length.
 
         Args:
-            replicas: Number of equal blocks into which to split the rows of each batch. Each block is an element.
+            replicas: Number of equal blocks into which to split the rows of each batch. Each block is one
+                element of the dataset.
         """
         import tensorflow as tf
 

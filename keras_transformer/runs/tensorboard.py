@@ -48,7 +48,7 @@ class Events:
 
 def _writer(folder):
     if "tensorflow" not in sys.modules:
-        # TensorBoard does not import TensorFlow if a module with this name exists.
+        # If a module with this name exists, TensorBoard does not import TensorFlow.
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
     from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -63,7 +63,7 @@ def _events(line):
 
     about = {"wall_time": time.time(), "step": line["step"]}
     if line["kind"] == "start":
-        # Makes TensorBoard drop the events that a killed process wrote for later steps.
+        # This event makes TensorBoard drop the events that a killed process wrote for later steps.
         yield Event(session_log=SessionLog(status=SessionLog.START), **{**about, "step": line["step"] + 1})
     for name, value in line.items() if line["kind"] in SHOWN else ():
         if name != "step" and isinstance(value, (int, float)):

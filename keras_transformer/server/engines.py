@@ -46,7 +46,7 @@ class Engine(abc.ABC):
         name: Name of the library that translates.
         about: Description of the model, {name: value}, for JSON.
         max_nbest: Maximum number of translations of a text.
-        max_tokens: Maximum number of tokens of a text, including EOS; None if the engine truncates longer texts.
+        max_tokens: Maximum number of tokens of a text, including EOS; None if the engine itself truncates long texts.
         trees: Whether translations are bracketed trees.
         shows_attention: Whether the engine supports `attention`.
         languages: Target language codes of a multilingual model, otherwise empty. With such a model, each text begins
@@ -131,7 +131,7 @@ class TranslatorEngine(Engine):
 class RunEngine(TranslatorEngine):
     """Engine for one run directory, or for several run directories as an ensemble.
 
-    If CTranslate2 translates, the engine loads Keras only when it computes the first attention map.
+    With CTranslate2, the engine loads Keras only when it computes the first attention map.
 
     Args:
         paths: List of run directories.

@@ -34,7 +34,7 @@ class Problem:
     """A task that converts one text into another.
 
     Commands find a problem by the name given to `register_problem`. Python code can also use unregistered classes.
-    A subclass is a dataclass. Its fields defined with `setting` are the parameters of the problem, which users change
+    A subclass is a dataclass. The fields that it defines with `setting` are the problem's parameters. Users set them
     with `--set problem.NAME=VALUE`.
 
     Args:
@@ -289,7 +289,7 @@ class Problem:
         """Return the `TokenBatches` of a split. Prepare the corpus if necessary.
 
         Args:
-            split: "train" yields endless shuffled batches. Other splits are iterated once, in order.
+            split: "train" yields endless shuffled batches. Other splits yield each batch once, in order.
             hparams: `HParams` with `batch_tokens`, `max_length`, `max_shapes`, `seed` and `word_dropout`.
             start: Index of the first batch, that is, the step at which training resumes.
         """

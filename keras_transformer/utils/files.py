@@ -45,7 +45,9 @@ def atomic_open(path, mode="w"):
 
 @contextlib.contextmanager
 def open_partial(path):
-    """Open the text file `PATH.partial`, and rename it to `path` on success. Otherwise keep the partial file.
+    """Open the text file `PATH.partial`, and rename it to `path` on success.
+
+    After an error, the function keeps the partial file unless it is empty.
 
     Args:
         path: Path of the file. The function follows symbolic links, and opens devices and pipes directly.

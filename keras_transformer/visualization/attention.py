@@ -25,7 +25,7 @@ class Tokens:
     Attributes:
         labels: Text of each token.
         words: Text of each word.
-        word_of: Index of each token's word, int `[tokens]`, in ascending order starting at 0.
+        word_of: Index in `words` of each token's word, int `[tokens]`, in ascending order.
     """
 
     labels: tuple
@@ -40,7 +40,7 @@ class Tokens:
         """Return the index of a token.
 
         Args:
-            wanted: Label of the token, or its number, starting at 1.
+            wanted: Label of the token (case and punctuation are optional), or its number, starting at 1.
 
         Raises:
             UserError: There is no such token.

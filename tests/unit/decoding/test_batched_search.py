@@ -14,7 +14,7 @@ OPTIONS = {"nbest": 2, "alpha": 0.9}
 
 
 class CountingSearch(BatchedBeamSearch):
-    """Search that counts how often the search for a single sentence is traced."""
+    """Beam search that counts how often the backend traces the search for a single sentence."""
 
     traced = 0
 

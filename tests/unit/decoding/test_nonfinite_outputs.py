@@ -71,7 +71,7 @@ def test_parser_reports_nonfinite_outputs():
     tokenizer = TreeTokenizer.train(["a b"] * 3, {"(S", ")S", "T"}, 300)
     model = kt.Transformer.from_hparams(hparams, vocab_size=tokenizer.vocab_size)
     parser = kt.Translator(model, tokenizer, hparams)
-    # The limit leaves no room for brackets, so the output is a flat tree.
+    # The length limit leaves no room for brackets, so the output is a flat tree.
     assert parser.translate(["a b"], extra_length=0)[0][0].tokens == ()
     spoiled(model)
     with pytest.raises(NonFiniteOutputs):

@@ -69,7 +69,7 @@ def test_mirrored_makes_the_same_update(two_replicas, one_device):
 
 
 def test_mirrored_accumulate_and_r_drop_make_the_same_update(problem, one_device, mirrored):
-    trained = fit(problem, mirrored, accumulate=3, r_drop=5.0)  # without dropout, R-Drop adds nothing
+    trained = fit(problem, mirrored, accumulate=3, r_drop=5.0)  # without dropout, R-Drop adds nothing to the loss
     assert trained[0].passes == 2
     assert_same_training(trained, one_device)
 
