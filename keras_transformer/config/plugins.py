@@ -26,7 +26,7 @@ def loaded() -> list[str]:
 
 
 def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
-    """Load a plug-in, whose decorators register its content. Loading it again does nothing.
+    """Load a plug-in, which registers its content with decorators. If it is already loaded, do nothing.
 
     Args:
         plugin: Path of a Python file, path of a folder with `__init__.py`, or name of a module.
@@ -67,7 +67,7 @@ def is_local(plugin):
     """Return whether a plug-in name from a run may refer to a file in the working directory.
 
     Such a file may have come from an untrusted source together with the run. Absolute paths are safe, because the
-    sender of a run cannot know where its recipient stores the files.
+    sender of a run cannot know where the recipient stores the run.
     """
     module = plugin.partition(".")[0]
     is_path = os.sep in plugin or any(Path(name).exists() for name in (plugin, module, f"{module}.py"))

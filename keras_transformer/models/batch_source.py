@@ -55,7 +55,7 @@ def to_keras_input(model, batches, endless):
 
 @contextlib.contextmanager
 def data_errors(batches):
-    """Replace the backend's error for a damaged corpus with the original `UserError` inside a `with` block.
+    """Inside a `with` block, raise the original `UserError` for a damaged corpus instead of the backend's error.
 
     Args:
         batches: Input that the `with` block reads. If it is not `TokenBatches`, errors remain unchanged.

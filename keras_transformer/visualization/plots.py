@@ -1,4 +1,4 @@
-"""Reproducible Matplotlib figures without a display. Importing this module does not import Matplotlib."""
+"""Matplotlib figures that are reproducible and need no display. Importing this module does not import Matplotlib."""
 
 import importlib.util
 

@@ -215,7 +215,7 @@ CODE |= {"extractall", "unpack_archive", "deserialize_keras_object", "keras.savi
 READERS = {
     ("__init__.py", "importlib.import_module"),  # imports only modules of this package
     ("config/registry.py", "importlib.import_module"),  # imports the modules of registered names
-    ("config/registry.py", "spec.loader.exec_module"),  # runs problems/, hparams/ and plug-ins
+    ("config/registry.py", "spec.loader.exec_module"),  # executes plug-ins and the files in problems/ and hparams/
     ("config/plugins.py", "importlib.import_module"),
     ("data/tokenizers/loading.py", "importlib.import_module"),  # imports the module of a known tokenizer class
     ("models/seq2seq_model.py", "keras.saving.deserialize_keras_object"),  # Keras loads models in safe mode
