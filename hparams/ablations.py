@@ -9,7 +9,7 @@ from keras_transformer.config.registry import register_hparams
 
 
 def variation(name, what, perplexity, bleu, millions=65, **changes):
-    """Register `base` with changed fields. The description quotes the paper's scores."""
+    """Register a preset: `base` with changed fields, and a description that quotes the paper's scores."""
 
     def hparams():
         return HParams(**changes)

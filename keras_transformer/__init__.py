@@ -91,6 +91,6 @@ def _register_with_keras() -> None:
         importlib.import_module(f"{__name__}.{module}")
 
 
-# If Keras is already imported, register the classes now, which is cheap, so that `keras.models.load_model` finds them.
+# If Keras is already imported, registration is cheap, and it allows `keras.models.load_model` to find the classes.
 if sys.modules.get("keras") and sys.modules["keras"].backend.backend() in ("tensorflow", "jax"):
     _register_with_keras()

@@ -148,7 +148,7 @@ class HParams:
             raise UserError(
                 "hparams: encoder_attention=restricted requires attention_window. Set attention_window, e.g. to 32."
             )
-        # Other values come from plug-ins, whose attention layers may also use `attention_window`.
+        # Skip this check for plug-ins, whose attention layers may also use `attention_window`.
         if self.encoder_attention in ("full", "additive") and self.attention_window is not None:
             raise UserError(
                 f"hparams: attention_window requires encoder_attention=restricted, got {self.encoder_attention}. "
@@ -231,7 +231,7 @@ def validate(settings, owner):
     """Check the fields of a dataclass that were made with `setting`, and convert integers in float fields to floats.
 
     Args:
-        settings: The dataclass object.
+        settings: Instance of the dataclass.
         owner: Start of error messages, such as "hparams".
 
     Raises:

@@ -69,7 +69,7 @@ class BatchedBeamSearch:
             length = rounded_up(length)
         tokens = np.full((batch, beams, length), PAD, "int32")
         log_p, scores = (np.full((batch, beams), NEG_INF, "float32") for _ in range(2))
-        room = np.full(length, PAD, "int32")  # an array, because the compiled function would treat an int as a constant
+        room = np.full(length, PAD, "int32")  # passes the length as a shape: an int would be a compile-time constant
         state, caches = self._begin(source, room, inputs, options=options, steps=steps)
         rows = np.arange(batch)  # for each sentence in the batch, its row in the result
         while True:
@@ -114,7 +114,7 @@ class BatchedBeamSearch:
         count = int(going.sum())
         if not count:
             return order[:0]
-        if self.few_shapes:  # halve the batch to limit the number of shapes
+        if self.few_shapes:  # only halve the batch, to limit the number of shapes
             size = len(going)
             while count <= size // 2:
                 size //= 2

@@ -49,7 +49,7 @@ def model_card(run, description):
     """
     problem, manifest, hparams = run.problem, run.manifest(), run.hparams
     parts = [*problem.parts.values()] or [problem]
-    corpus = manifest["corpus"]  # empty for converted models
+    corpus = manifest["corpus"]  # empty for models from `convert`
     validations = lines_by_step(run.metrics())["validation"]
     scores = [validations[step] for step in description["steps"] if "signatures" in validations.get(step, {})]
     rows = {

@@ -144,8 +144,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
                 `[batch, target_length, 2]`.
             y_pred: The decoder's states, not logits: `[batch, target_length, d_model]`. With R-Drop in training, the
                 states of both passes, `[batch, target_length, 2, d_model]`.
-            sample_weight: float32 in the shape of `y`, 0 on padding. The default None stands for equal weights of
-                all tokens that add up to 1 (see `token_weights`), or for no weights if Keras reduces the loss.
+            sample_weight: float32 in the shape of `y`, 0 on padding. By default, all tokens have the same weight, and
+                the weights add up to 1 (see `token_weights`). If Keras reduces the loss, the default is no weights.
             training: Whether the caller computes the gradient of the loss.
 
         Returns:

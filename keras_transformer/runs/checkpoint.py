@@ -129,7 +129,7 @@ class Checkpoints:
             name: "best", "last", "averaged", a step, or "ema", the moving average of the weights in the last
                 checkpoint. None loads the best checkpoint, or the last one if there was no evaluation.
             parts: Names of the parts to load, from `PARTS`. Parts that the checkpoint does not contain are skipped.
-            flag: Flag that selects another checkpoint, for the hint in error messages; "" for no hint.
+            flag: Flag of the command that selects a checkpoint, for hints in error messages; "" for no hints.
 
         Returns:
             A tuple ({part: {path: array}}, state).

@@ -53,8 +53,8 @@ class Metrics:
 class CountRequests:
     """ASGI middleware that counts requests by status and by the path of their route ("other" if no route matches).
 
-    The headers of a streamed response always have status 200. The middleware therefore counts the status that such a
-    response stores as `final_status` in the ASGI scope.
+    The headers of a streamed response always have status 200, even if an error occurs later. The middleware therefore
+    counts the status that such a response stores as `final_status` in the ASGI scope.
     """
 
     def __init__(self, app, metrics):

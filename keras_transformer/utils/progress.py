@@ -21,7 +21,7 @@ def progress_bar(what, total, done=0, unit="updates"):
         Function to call with the number of units done so far. It does nothing unless stdout and stderr are terminals.
     """
     global _terminal
-    if not (sys.stderr.isatty() and sys.stdout.isatty()):  # with `| tee`, printed lines would break the bar
+    if not (sys.stderr.isatty() and sys.stdout.isatty()):  # lines that are printed through `| tee` would break the bar
         yield lambda done: None
         return
     is_first = _terminal is None

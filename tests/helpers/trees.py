@@ -39,7 +39,7 @@ def delinearize(symbols, words):
 
 
 def spans(tree):
-    """Return (label, start, end) of each constituent in preorder. `start` and `end` count words."""
+    """Return (label, start, end) of each constituent in preorder. The indices of its words are `start` to `end` - 1."""
     found, open_brackets, words = [], [], 0
     for token in re.findall(r"\([^ ()]*|\)|[^ ()]+", str(tree)):
         if token == ")":

@@ -1,4 +1,4 @@
-"""Tests that `prepare` stores all pairs of unusual corpora unchanged and in order, and names bad lines."""
+"""Tests that `prepare` stores all pairs of unusual corpora unchanged and in order, and reports bad lines."""
 
 import re
 

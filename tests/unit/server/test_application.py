@@ -330,6 +330,6 @@ def test_server_stops_while_model_is_stuck(engine, pool):
     with serving(application(engine, replace(LIMITS, seconds=1.0))) as url:
         late = block(pool, url, engine)
         start = time.monotonic()
-    assert time.monotonic() - start < 10  # without the limit, the engine would wait for 30 s
+    assert time.monotonic() - start < 10  # without the time limit, the engine would block the server for 30 s
     late.result().refused(504)
     engine.gate.set()
