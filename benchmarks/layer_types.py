@@ -6,9 +6,9 @@
 
 Inputs are small batches of random float32 numbers, large enough that the overhead of an operation does not dominate.
 The benchmark varies the length at one width, and the width at one length, up to 2^27 elements in the largest tensor of
-a layer. It times all layers at all sizes once before it repeats any, and reports the minimum time, which other programs
-affect least. An exponent is the slope of a least-squares fit of log time against log size, over the three largest
-sizes. The counted exponent uses the number of operations in matrix products instead of the time.
+a layer. It times all layers at all sizes once before it repeats any measurement, and reports minimum times, which other
+programs affect least. An exponent is the slope of a least-squares fit of log time against log size, over the three
+largest sizes. The counted exponent uses the number of operations in matrix products instead of the time.
 """
 
 import collections

@@ -74,7 +74,7 @@ def serve(**tasks):
         job = json.load(file)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # redirect the output of libraries to stderr
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])  # some libraries have no thread option
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])  # some libraries lack a thread option
     work = tasks[job["task"]](job)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for _ in sys.stdin:

@@ -221,8 +221,8 @@ def cut_into_segments(source, target, size, batch_tokens, max_shapes):
     first = np.append(0, last[:-1] + 1)
     cuts = np.append(0, np.cumsum(size)[last])  # `[blocks + 1]`, number of pairs before each cut
 
-    # Entry [i, j] of a matrix describes the segment of blocks i to j. `padded` counts tokens with padding, as if all
-    # batches were full.
+    # Entry [i, j] of each matrix below describes the segment of blocks i to j. `padded` counts tokens with padding, as
+    # if all batches were full.
     longest_source = _running_maxima(np.maximum.reduceat(source, first))
     longest_target = _running_maxima(np.maximum.reduceat(target, first))
     pairs = cuts[1:] - cuts[:-1, None]

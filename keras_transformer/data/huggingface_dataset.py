@@ -58,7 +58,7 @@ class HuggingFaceDataset:
         return sorted(path for path in Path(self.name).rglob("*") if path.is_file()) if Path(self.name).is_dir() else []
 
     def pairs(self, source, target):
-        """Yield the pairs (source, target) of texts.
+        """Yield the pairs of texts, (source, target).
 
         Args:
             source: Code of the source language, which is a column of the dataset or a key in its column "translation".

@@ -14,7 +14,7 @@ class Limits:
     """Limits of a server.
 
     Attributes:
-        texts: Maximum number of texts, and of non-blank lines, per request.
+        texts: Maximum number of texts per request, and also of non-blank lines in all texts of a request.
         characters: Maximum number of characters per text.
         body_bytes: Maximum size of the body of a request, in bytes.
         waiting: Maximum number of waiting texts across all requests.

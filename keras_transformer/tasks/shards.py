@@ -74,7 +74,7 @@ def merge_shards(problem):
     """Merge the shards into the prepared corpus and remove the shards, unless the prepared corpus exists.
 
     Raises:
-        UserError: A shard is missing or damaged, or has another vocabulary or other corpus files.
+        UserError: A shard is missing or damaged, or does not match the shared vocabulary or the corpus files.
     """
     folder = shards_dir(problem)
     with _locked(folder):

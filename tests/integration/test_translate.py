@@ -94,7 +94,7 @@ def test_translate_nbest_lines_start_with_number_and_score(translate, translator
         for hypothesis in hypotheses
     ]
     assert outcome.succeeded() == [] and lines == expected
-    assert translate(LINES, "--nbest=3")[1][0].split("\t")[0] == "1"  # although the run's beam_size is 2
+    assert translate(LINES, "--nbest=3")[1][0].split("\t")[0] == "1"  # works although the run's beam_size is only 2
 
 
 def test_translate_jsonl_holds_all_figures(translate, translator):

@@ -51,7 +51,7 @@ def contain_phrases(results, phrases=PHRASES):
 
 @pytest.fixture
 def limited(monkeypatch):
-    """Prevent phrases from raising the length limits of a search, because `exhaustive` ignores phrases."""
+    """Prevent phrases from raising the length limits of a search, because `exhaustive` uses the original limits."""
     monkeypatch.setattr(search_batches, "room_for", lambda phrases: 0)
 
 
