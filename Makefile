@@ -80,7 +80,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt requirements-doc
 	touch $@
 
 # Packages for the tests marked `backend`, in the versions of requirements-dev.txt.
-JAX_PACKAGES = ^(pytest|hypothesis|ctranslate2|fastapi|prometheus|uvicorn|tensorboard|selenium)
+JAX_PACKAGES = ^(pytest|hypothesis|ctranslate2|fastapi|httptools|prometheus|uvicorn|uvloop|tensorboard|selenium)
 .venv-jax/.installed: requirements-jax.txt requirements-dev.txt pyproject.toml
 	$(PYTHON) -m venv .venv-jax
 	$(JAX)/python $(PIP_INSTALL) -r requirements-jax.txt $$(grep -E '$(JAX_PACKAGES)' requirements-dev.txt) -e .

@@ -26,7 +26,7 @@ from keras_transformer.utils.errors import UserError
 CONNECTIONS = 900
 """Maximum number of connections, below the usual limit of 1,024 open files."""
 PACKAGES = "fastapi fastapi-offline prometheus-client uvicorn"
-"""Packages that only the server needs, as listed in the extra `server` of pyproject.toml."""
+"""Packages without which the server does not start. The extra `server` adds packages that make it faster."""
 
 
 def main(arguments):

@@ -28,7 +28,7 @@ class ParsingGum(TreebankProblem):
 
 @register_problem("parsing_english")
 class ParsingEnglish(TreebankProblem):
-    """Combination of WSJ (or NLTK's sample) and GUM; --raw_dir needs WSJ's .mrg files and a folder gum."""
+    """Combination of WSJ (or NLTK's sample) and GUM; --raw_dir must contain WSJ's .mrg files and a folder gum."""
 
     folder = "a folder that contains WSJ's .mrg files and a folder gum"
 

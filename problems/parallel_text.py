@@ -141,8 +141,10 @@ def _is_tsv(source):
 
 @dataclasses.dataclass(kw_only=True)
 class Direction(ParallelText):
-    """One direction of `MultilingualText`. Without a list of files, each split comes from the first of the following
-    files that exist, here for training from English to German:
+    """One direction of `MultilingualText`.
+
+    If no files are listed, the problem reads each split from the first of the following files that exist. The names are
+    those of the training files for the direction from English to German.
 
     - `train.en-de.en` and `train.en-de.de`, or `train.en-de` with `.tsv`, `.jsonl` or `.tmx`,
     - the same names with `de-en`, in which case the problem swaps the two sides,

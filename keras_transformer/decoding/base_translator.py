@@ -185,8 +185,8 @@ class BaseTranslator(abc.ABC):
         sources = self._source_ids(sentences, max_source_length, cut and (lambda i, tokens: cut(owners[i], tokens)))
         prefixes = self._prefix_ids(prefixes, spans)
         phrases = self._phrase_ids(phrases, spans)
-        results = [[self._unparsed(text)] for text in sentences]
-        rows = [i for i, source in enumerate(sources) if len(source) > 1]
+        results = [[self._unparsed(text)] if len(ids) == 1 else [] for text, ids in zip(sentences, sources)]
+        rows = [i for i, found in enumerate(results) if not found]
         done = len(sentences) - len(rows)
         with errors_of(owners):
             for found in self._search(rows, sentences, sources, prefixes, phrases, options):
@@ -319,8 +319,8 @@ class BaseTranslator(abc.ABC):
     def _check_ids(self, what, ids):
         if not all(0 <= i < self.tokenizer.vocab_size and i not in (PAD, BOS, EOS) for i in ids):
             raise UserError(
-                f"{what} ids must be below the vocabulary size, {self.tokenizer.vocab_size}, and not PAD, BOS or EOS, "
-                f"got {ids}"
+                f"{what} ids must be less than the vocabulary size ({self.tokenizer.vocab_size}) and must not include "
+                f"PAD, BOS or EOS, got {ids}"
             )
 
     def _missing_placeholders(self, sources, results, phrases):

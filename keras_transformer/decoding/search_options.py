@@ -126,9 +126,7 @@ class SearchOptions:
         if constraint is grammar is not None:
             for name, default in (("min_length", 0), ("no_repeat_ngram", 0), ("repetition_penalty", 1)):
                 if getattr(self, name) != default:
-                    raise UserError(
-                        f"{name} must be {default} for a parser, got {getattr(self, name)}. The grammar controls trees."
-                    )
+                    raise UserError(f"{name} must be {default} for a parser, got {getattr(self, name)}. Omit it.")
         return dataclasses.replace(self, **given, constraint=constraint)
 
     def static(self) -> "SearchOptions":

@@ -157,7 +157,9 @@ class Translator(BaseTranslator):
                 f"the model translates {source!r} as an empty text, which has no attention to show; pass a target"
             )
         if not all(0 <= i < self.tokenizer.vocab_size for i in ids):
-            raise UserError(f"target ids must be below the vocabulary size, {self.tokenizer.vocab_size}, got {ids}")
+            raise UserError(
+                f"target ids must be less than the vocabulary size ({self.tokenizer.vocab_size}), got {ids}"
+            )
         with self.model.recorded_attention() as recorded:
             self.model.states((np.array([source_ids], "int32"), np.array([[BOS, *ids[:-1]]], "int32")))
         weights = {kind: [np.array(of_layer, "float32") for of_layer in layers] for kind, layers in recorded.items()}

@@ -38,7 +38,7 @@ def training_summary(rows):
         rows: Lines of metrics.jsonl, a list of dicts. The function filters them with `lines_by_step`.
 
     Returns:
-        A dict with these entries, without those for which the lines contain no data:
+        A dict with the following entries. Entries without data in `rows` are missing.
 
         - "precision": for example "float32", or "float32, bfloat16" if the run resumed in another precision.
         - "steps": number of updates.

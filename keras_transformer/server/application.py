@@ -100,7 +100,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
     limits = limits or Limits()
     batcher = Batcher(
         lambda items: _translate(engine, items), batch_tokens=batch_tokens, batch_rows=BATCH_ROWS, wait=wait,
-        max_waiting=limits.waiting, observe=lambda *batch: metrics.add_batch(*batch),
+        max_waiting=limits.waiting, workers=engine.workers, observe=lambda *batch: metrics.add_batch(*batch),
     )  # fmt: skip
     metrics = Metrics(lambda: len(batcher))
 
@@ -146,6 +146,14 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         model_config = ConfigDict(extra="forbid")
         tree: StrictStr  # a tree is longer than its sentence, so only the body size is limited
 
+    def prepare(texts, to):
+        """Return the texts split into sentences, {name: sentence}, and the number of tokens of each sentence."""
+        texts = _split(texts, language, engine.placeholders > 0)
+        named = _named(texts)
+        _check_count(len(named), limits.waiting, "sentences")
+        named = dict(zip(named, tag_texts([*named.values()], to, engine.languages)))
+        return texts, named, _checked_lengths(engine, named, engine.max_tokens)
+
     @app.post("/translate", response_model=Translations, responses=STREAM | ERRORS)
     async def translate(query: TranslateRequest, request: Request):
         r"""Translate texts, each line of a text separately.
@@ -161,11 +169,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         """
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
         _check_count(sum(1 for lines in texts for line in lines if line.strip()), limits.texts, "non-blank lines")
-        texts = await asyncio.to_thread(_split, texts, language, engine.placeholders > 0)
-        named = _named(texts)
-        _check_count(len(named), limits.waiting, "sentences")
-        named = dict(zip(named, tag_texts([*named.values()], query.to, engine.languages)))
-        tokens = await _checked_lengths(engine, named, engine.max_tokens)
+        texts, named, tokens = await asyncio.to_thread(prepare, texts, query.to)
         items = [(name, sentence, query.nbest) for name, sentence in named.items()]
         if query.stream:
             objects = _streamed(texts, batcher.queued(items, tokens, limits.seconds, gradually=True))
@@ -179,7 +183,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         async def attention(pair: Pair, request: Request):
             """Return the attention weights of a translation. Line breaks count as spaces."""
             (source,) = tag_texts([pair.source], pair.to, engine.languages)
-            await _checked_lengths(engine, {"source": source, "target": pair.target}, MAX_SHOWN)
+            await asyncio.to_thread(_checked_lengths, engine, {"source": source, "target": pair.target}, MAX_SHOWN)
             call = batcher.call(engine.attention, source, pair.target)
             return JSONResponse(await _unless_disconnected(request, call))
 
@@ -333,14 +337,14 @@ def _check_count(count, limit, what):
         raise UserError(f"texts must have at most {limit:,} {what}, got {count:,}. Send fewer at a time.")
 
 
-async def _checked_lengths(engine, named, limit):
+def _checked_lengths(engine, named, limit):
     """Return the number of tokens in each text of {name: text}.
 
     Raises:
         UserError: A text has more than `limit` tokens, or too many marked spans.
     """
     try:
-        tokens = await asyncio.to_thread(engine.lengths, [*named.values()])
+        tokens = engine.lengths([*named.values()])
     except TextError as error:
         error.name = [*named][error.index]
         raise

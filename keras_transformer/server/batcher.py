@@ -1,4 +1,4 @@
-"""Dynamic batching across requests for a single worker thread."""
+"""Dynamic batching across requests for one or more worker threads."""
 
 import asyncio
 import collections
@@ -45,60 +45,63 @@ class _Waiting:
 
 
 class Batcher:
-    """Queue that groups the items of many requests into batches for one worker thread.
+    """Queue that groups the items of many requests into batches for worker threads.
 
-    When the worker is free, the batcher takes as many of the oldest items as fit into a batch. If the batch has room
-    for more items and the previous batch had several items, the batcher first waits up to `wait` seconds. Later items
-    may overtake items that were queued gradually. Everything except `work` runs in the event loop, so the queue needs
-    no locks.
+    When a worker is free, the batcher takes as many of the oldest items as fit into a batch. If the batch has room for
+    more items and the previous batch had several items, the batcher first waits up to `wait` seconds. Several workers
+    share the items equally. Later items may overtake items that were queued gradually. Everything except `work` runs in
+    the event loop, so the queue needs no locks.
 
     Args:
-        work: Function that takes a list of items and returns the list of their results. The worker thread calls it.
+        work: Function that takes a list of items and returns the list of their results. The worker threads call it.
         batch_tokens: Maximum number of tokens per batch, including padding: items × tokens of the longest item.
         batch_rows: Maximum number of items per batch.
-        wait: Maximum time in seconds that an item waits for other items while the worker is idle. After a batch of one
+        wait: Maximum time in seconds that an item waits for other items while a worker is idle. After a batch of one
             item, there is no wait, because other items are unlikely to arrive.
         max_waiting: Maximum number of waiting items.
+        workers: Number of worker threads. With two, one can translate while the other prepares or decodes a batch.
         observe: Function called with (number of items, number of tokens with padding, seconds) after each batch.
     """
 
     def __init__(
         self, work: Callable[[list], Sequence], *, batch_tokens: int, batch_rows: int, wait: float, max_waiting: int,
-        observe: Callable[[int, int, float], Any] = lambda items, tokens, seconds: None,
+        workers: int = 1, observe: Callable[[int, int, float], Any] = lambda items, tokens, seconds: None,
     ):  # fmt: skip
         self._work, self._observe = work, observe
         self._batch_tokens, self._batch_rows = batch_tokens, batch_rows
         self._wait, self._max_waiting = wait, max_waiting
         self._queue: collections.deque[_Waiting] = collections.deque()
         self._arrival, self._call_lock, self._calls = asyncio.Event(), asyncio.Lock(), 0
-        self._worker = ThreadPoolExecutor(1, "worker")
+        self._workers, self._threads = workers, ThreadPoolExecutor(workers, "worker")
         self._previous = 1  # number of items of the previous batch
-        # Speed and duration of full batches. Smaller batches do not count, because they process fewer items per second.
+        self._working = 0  # number of items in the batches of all workers
+        # Speed of a worker and duration of its batches. Only full batches count, because smaller batches process fewer
+        # items per second.
         self._items_per_second, self._batch_seconds = math.inf, 0.0
-        self._working_since: float | None = None
-        self._task: asyncio.Task | None = None
+        self._call_starts: list[float] = []
+        self._tasks: list[asyncio.Task] = []
 
     def __len__(self):
         """Return the number of waiting items."""
         return len(self._queue)
 
     def is_alive(self, seconds: float) -> bool:
-        """Return whether the batcher is running and the worker's current call has taken at most `seconds`."""
-        since = self._working_since
-        stuck = since is not None and time.monotonic() - since > seconds
-        return self._task is not None and not self._task.done() and not stuck
+        """Return whether the batcher is running and the current call of each worker has taken at most `seconds`."""
+        stuck = any(time.monotonic() - start > seconds for start in self._call_starts)
+        return bool(self._tasks) and not any(task.done() for task in self._tasks) and not stuck
 
     @contextlib.asynccontextmanager
     async def running(self):
         """Run the batcher inside an `async with` block. Leaving the block cancels pending work without waiting."""
-        self._task = asyncio.create_task(self._run())
+        self._tasks = [asyncio.create_task(self._run()) for _ in range(self._workers)]
         try:
             yield self
         finally:
-            self._task.cancel()
+            for task in self._tasks:
+                task.cancel()
             for one in self._queue:
                 one.future.cancel()
-            self._worker.shutdown(wait=False, cancel_futures=True)
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def results(self, items: Sequence, tokens: Sequence[int], seconds: float = math.inf) -> list:
         """Return the result of each item. Cancelling this call removes its waiting items from the queue.
@@ -131,7 +134,7 @@ class Batcher:
         Raises:
             QueueFull: The queue has no room for all items, or they would wait for more than half of `seconds`.
         """
-        delay = len(self._queue) / self._items_per_second
+        delay = len(self._queue) / (self._workers * self._items_per_second)
         if len(self._queue) + len(items) > self._max_waiting or delay > seconds / 2:
             raise QueueFull(max(1, math.ceil(min(delay, seconds))))
         loop, now = asyncio.get_running_loop(), time.monotonic()
@@ -155,7 +158,7 @@ class Batcher:
                 self._queue = collections.deque(one for one in self._queue if not one.future.cancelled())
 
     async def call(self, function: Callable, *arguments) -> Any:
-        """Call a function in the worker thread between two batches, and return its result.
+        """Call a function in a worker thread between two batches, and return its result.
 
         Raises:
             QueueFull: `MAX_CALLS` other calls are pending.
@@ -174,11 +177,12 @@ class Batcher:
         while True:
             await self._wait_for_batch()
             if batch := self._next_batch():
-                start, full, self._previous = time.monotonic(), bool(self._fitting()), len(batch)
+                start, full, self._previous = time.monotonic(), bool(self._fitting(self._batch_rows)), len(batch)
                 try:
                     await self._process(batch)
                     await asyncio.sleep(0)  # after a failure, lets the caller remove its other items from the queue
                 finally:
+                    self._working -= len(batch)
                     for one in batch:
                         one.future.cancel()  # no effect unless the batcher is stopping
                 seconds = max(time.monotonic() - start, 1e-6)
@@ -191,7 +195,7 @@ class Batcher:
     async def _wait_for_batch(self):
         """Wait until a batch is full or the oldest item has waited long enough for others."""
         wait = self._wait if self._previous > 1 else 0
-        while len(self._fitting()) == len(self._queue) < self._batch_rows:
+        while len(self._fitting(self._batch_rows)) == len(self._queue) < self._batch_rows:
             rest = self._queue[0].since + wait - time.monotonic() if self._queue else None
             if rest is not None and rest <= 0:
                 return
@@ -200,15 +204,15 @@ class Batcher:
                 async with asyncio.timeout(rest):
                     await self._arrival.wait()
 
-    def _fitting(self):
-        """Return the oldest items that fit into one batch. A single item always fits."""
+    def _fitting(self, rows):
+        """Return the oldest items, at most `rows`, that fit into one batch. A single item always fits."""
         batch: list[_Waiting] = []
         longest = 0
         for one in self._queue:
             if one.after and not one.after.done():
                 continue
             longest = max(longest, one.tokens)
-            if batch and (len(batch) == self._batch_rows or (len(batch) + 1) * longest > self._batch_tokens):
+            if batch and (len(batch) == rows or (len(batch) + 1) * longest > self._batch_tokens):
                 break
             batch.append(one)
         return batch
@@ -220,7 +224,9 @@ class Batcher:
             late = self._queue.popleft().future
             if not late.done():
                 late.set_exception(TimeoutError())
-        batch = self._fitting()
+        share = -(-(len(self._queue) + self._working) // self._workers)
+        batch = self._fitting(min(share, self._batch_rows))
+        self._working += len(batch)
         taken = set(batch)
         self._queue = collections.deque(one for one in self._queue if one not in taken)
         return batch
@@ -243,10 +249,11 @@ class Batcher:
 
     async def _in_worker(self, function, *arguments):
         def call():
-            self._working_since = time.monotonic()
+            start = time.monotonic()
+            self._call_starts.append(start)
             try:
                 return function(*arguments)
             finally:
-                self._working_since = None
+                self._call_starts.remove(start)
 
-        return await asyncio.get_running_loop().run_in_executor(self._worker, call)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)

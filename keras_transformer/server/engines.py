@@ -40,7 +40,7 @@ class Output(NamedTuple):
 
 
 class Engine(abc.ABC):
-    """Base class of engines. Only one thread calls `translate` and `attention`.
+    """Base class of engines. At most `workers` threads call `translate` at a time, and only one calls `attention`.
 
     Attributes:
         name: Name of the library that translates.
@@ -52,6 +52,7 @@ class Engine(abc.ABC):
         languages: Target language codes of a multilingual model, otherwise empty. With such a model, each text begins
             with a language tag.
         placeholders: Number of placeholders in the vocabulary (see `data.placeholders`).
+        workers: Number of threads that may call `translate` at the same time.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Engine(abc.ABC):
     shows_attention = False
     languages: tuple[str, ...] = ()
     placeholders = 0
+    workers = 1
 
     @property
     def input_language(self) -> str | None:
@@ -114,6 +116,7 @@ class TranslatorEngine(Engine):
         self.trees = translator.tokenizer.constraint is not None
         self.languages = translator.tokenizer.languages
         self.placeholders = len(translator.tokenizer.placeholders)
+        self.workers = 1 if translator.engine == "keras" else 2
 
     def warm_up(self):
         self._translator.compile_ahead(**self._search)

@@ -91,7 +91,7 @@ def _merge(problem, folder):
     if missing := _missing(folder, count):
         raise UserError(
             f"{folder} lacks {len(missing)} of {count} shards: {', '.join(missing)}; "
-            f"run `prepare --shard={missing[0].replace('-of-', '/')}`" + " and so on" * (len(missing) > 1)
+            f"create each missing shard, for example with `prepare --shard={missing[0].replace('-of-', '/')}`"
         )
     _, corpus = problem.corpus_state()
     tokenizer = load_tokenizer(folder / VOCABULARY)

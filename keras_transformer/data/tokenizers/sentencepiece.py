@@ -8,6 +8,9 @@ from keras_transformer.data.placeholders import placeholder_ids
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, Tokenizer, flags, no_byte_pairs
 from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions, learn_model
 
+THREADED = 32
+"""Minimum number of items for which to start threads. Starting them takes longer than processing fewer items."""
+
 
 class SentencePieceTokenizer(Tokenizer):
     """Subword tokenizer with a SentencePiece model.
@@ -45,7 +48,7 @@ class SentencePieceTokenizer(Tokenizer):
         return cls(learn_model(texts, vocab_size, options or VocabularyOptions()))
 
     def encode(self, texts):
-        return self._processor.encode(list(texts))
+        return self._each(self._processor.encode, list(texts))
 
     def resegment(self, ids, rate, seed):
         rng = random.Random(seed)
@@ -66,7 +69,14 @@ class SentencePieceTokenizer(Tokenizer):
         return BPEDropout(self.pieces(numbers), scores, self.word_starts, {*range(len(SPECIAL)), *given})
 
     def decode(self, ids):
-        return self._processor.decode([[int(i) for i in row if i not in (PAD, BOS, EOS)] for row in ids])
+        return self._each(self._processor.decode, [[int(i) for i in row if i not in (PAD, BOS, EOS)] for row in ids])
+
+    @staticmethod
+    def _each(function, items):
+        """Return the result of a function of SentencePiece for each item."""
+        if len(items) >= THREADED:
+            return function(items)
+        return [function(item) for item in items]
 
     def pieces(self, ids):
         return [self._processor.id_to_piece(int(i)) for i in ids]

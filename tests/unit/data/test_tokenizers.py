@@ -9,7 +9,7 @@ from helpers.sample_text import SYMBOLS, sentences
 
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.data.tokenizers.loading import load_tokenizer
-from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.sentencepiece import THREADED, SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.data.tokenizers.word_pieces import WordPieceTokenizer
 
@@ -22,6 +22,14 @@ def tokenizer():
 def test_sentencepiece_round_trip(tokenizer):
     texts = [*sentences(20, seed=2), "", "ein  Haus"]
     assert tokenizer.decode(tokenizer.encode(texts)) == [" ".join(text.split()) for text in texts]
+
+
+@pytest.mark.parametrize("count", [1, THREADED - 1, THREADED, 2 * THREADED])
+def test_sentencepiece_results_do_not_depend_on_count(tokenizer, count):
+    texts = ["", *sentences(count - 1, seed=3)]
+    ids = tokenizer.encode(texts)
+    assert ids == [tokenizer.encode([text])[0] for text in texts]
+    assert tokenizer.decode(ids) == [tokenizer.decode([row])[0] for row in ids] == texts
 
 
 @pytest.fixture(params=[SentencePieceTokenizer, WordPieceTokenizer])

@@ -151,7 +151,10 @@ def test_banks_share_the_beams():
         ("a b", "phrases must be a list of length 3, with one list of phrases for each text"),
         ([["a"], ["b"]], "phrases must be a list of length 3, with one list of phrases for each text"),
         (["a", "b", "a"], "phrases must be a list of length 3, with one list of phrases for each text"),
-        ([[], [[A, EOS]], []], "phrase ids must be below the vocabulary size, 6, and not PAD, BOS or EOS, got [4, 1]"),
+        (
+            [[], [[A, EOS]], []],
+            "phrase ids must be less than the vocabulary size (6) and must not include PAD, BOS or EOS, got [4, 1]",
+        ),
         (
             [[], ["a {} c"], []],
             "phrases for text 2 must consist of tokens in the vocabulary, got 'a {} c'. Change or remove it.",

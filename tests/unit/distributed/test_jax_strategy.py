@@ -1,4 +1,4 @@
-"""Equal updates on JAX with one device, with two devices and with accumulated micro-batches."""
+"""Tests that updates on JAX are equal with one device, with two devices and with accumulated micro-batches."""
 
 import keras
 import numpy as np

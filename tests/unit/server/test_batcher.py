@@ -1,6 +1,7 @@
 """Tests of `Batcher` without a server: batches, overload, cancellation."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -12,9 +13,9 @@ from keras_transformer.server.batcher import Batcher, QueueFull
 
 @given(
     arrivals=st.lists(st.tuples(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.booleans()), max_size=12),
-    batch_tokens=st.integers(1, 30), batch_rows=st.integers(1, 6),
+    batch_tokens=st.integers(1, 30), batch_rows=st.integers(1, 6), workers=st.integers(1, 3),
 )  # fmt: skip
-def test_batcher_keeps_order_and_budget(arrivals, batch_tokens, batch_rows):
+def test_batcher_keeps_order_and_budget(arrivals, batch_tokens, batch_rows, workers):
     batches = []
 
     def work(items):
@@ -22,7 +23,9 @@ def test_batcher_keeps_order_and_budget(arrivals, batch_tokens, batch_rows):
         return [("done", item) for item in items]
 
     async def everything():
-        batcher = Batcher(work, batch_tokens=batch_tokens, batch_rows=batch_rows, wait=0.0005, max_waiting=1000)
+        batcher = Batcher(
+            work, batch_tokens=batch_tokens, batch_rows=batch_rows, wait=0.0005, max_waiting=1000, workers=workers
+        )
         async with batcher.running():
             tasks, number = [], 0
             for tokens, pause in arrivals:
@@ -35,7 +38,7 @@ def test_batcher_keeps_order_and_budget(arrivals, batch_tokens, batch_rows):
     for items, results in asyncio.run(everything()):
         assert results == [("done", item) for item in items]
     done = [number for batch in batches for number, _ in batch]
-    assert done == list(range(sum(len(tokens) for tokens, _ in arrivals)))
+    assert (done if workers == 1 else sorted(done)) == list(range(sum(len(tokens) for tokens, _ in arrivals)))
     for batch in batches:
         assert len(batch) <= batch_rows
         assert len(batch) == 1 or len(batch) * max(tokens for _, tokens in batch) <= batch_tokens
@@ -88,6 +91,23 @@ def test_batcher_waits_only_after_batches_of_several():
             assert await seconds(["f"]) < 0.5
 
     asyncio.run(everything())
+
+
+def test_batcher_divides_items_among_workers():
+    together, sizes = threading.Barrier(2), []
+
+    def work(items):
+        sizes.append(len(items))
+        together.wait(10)  # fails unless both workers have a batch
+        return items
+
+    async def everything():
+        batcher = Batcher(work, batch_tokens=99, batch_rows=99, wait=0, max_waiting=99, workers=2)
+        async with batcher.running():
+            assert await batcher.results(range(7), [1] * 7) == [*range(7)]
+
+    asyncio.run(everything())
+    assert sorted(sizes) == [3, 4]
 
 
 def test_batcher_drops_cancelled_items():

@@ -106,7 +106,7 @@ def test_merge_names_faulty_shards(corpus, tmp_path):
     with pytest.raises(UserError, match=r"has no shards of parallel_text; .* --shard=1/N"):
         merge_shards(problem)
     prepare_shard(problem, 1, 3)
-    with pytest.raises(UserError, match=r"lacks 2 of 3 shards: 2-of-3, 3-of-3; run `prepare --shard=2/3` and so on"):
+    with pytest.raises(UserError, match=r"lacks 2 of 3 shards: 2-of-3, 3-of-3; .* with `prepare --shard=2/3`"):
         merge_shards(problem)
     with pytest.raises(
         UserError,

@@ -224,7 +224,7 @@ def test_validation_rows_are_complete(whole):
 
 
 def test_collapsed_encoder_is_reported(problem, tmp_path):
-    """Use a learning rate of 0.25, with which a post-norm encoder soon has the same output at all positions."""
+    """Train with a learning rate of 0.25, which soon makes a post-norm encoder produce the same output everywhere."""
     steep = dataclasses.replace(hparams, num_layers=2, dropout=0.1, warmup_steps=1, train_steps=10, eval_steps=10)
     with logged_lines() as lines:
         run = train_model(problem, steep, tmp_path / "steep")

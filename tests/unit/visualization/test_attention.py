@@ -267,7 +267,7 @@ def nothing_recorded(model):
     ("source", "target", "said"),
     [
         (["the dog"], None, "source must be one text, got a list"),
-        ("the dog", [4, 999], "must be below the vocabulary size, 60"),
+        ("the dog", [4, 999], "must be less than the vocabulary size"),
     ],
 )
 def test_attention_rejects_lists_and_unknown_ids(source, target, said):
