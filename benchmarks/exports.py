@@ -19,8 +19,8 @@ CTranslate2 has a different beam search (docs/serving.md), so the benchmark also
 log-probabilities of the references. CTranslate2's outputs are cut to this project's limit, the source length plus
 `extra_length`.
 
-`--variants="huggingface float32" --python=PATH` measures the export for transformers. PATH is a Python interpreter with
-transformers, PyTorch, sentencepiece and sacremoses. The interpreter does not need this project.
+`--variants="huggingface float32" --python=PATH` measures the export for Hugging Face transformers. PATH is a Python
+interpreter with transformers, PyTorch, sentencepiece and sacremoses. The interpreter does not need this project.
 """
 
 import json

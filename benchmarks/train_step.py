@@ -19,9 +19,10 @@ post-norm, dropout only after the embedding and the sublayers, and label smoothi
 0.1 over all tokens except the label. TensorFlow uses its oneDNN operations in all engines.
 
 Each engine runs in a separate process with `--threads` threads. In each of `--repeats` rounds, the engines run one
-after the other, so that other programs affect all engines equally. If an engine runs in two modes, the slower mode
-stops after its first round, unless another workload uses that mode. The engines other than this project run in float32.
-With `--peers_bfloat16`, these engines run a second time, in bfloat16.
+after the other, so that other programs affect all engines equally. If an engine has two modes, with and without
+compilation by XLA or `torch.compile`, the slower mode stops after its first round, unless another workload uses that
+mode. The engines other than this project run in float32. With `--peers_bfloat16`, these engines run a second time, in
+bfloat16.
 
 The benchmark reports these measurements:
 
@@ -105,7 +106,7 @@ def main(arguments):
 
 
 def read_flags(arguments):
-    """Parse the command line and return the flags. `modes` contains the modes of all engines.
+    """Parse the command line and return the flags. Their attribute `modes` contains the modes of all engines.
 
     Raises:
         UserError: A flag is invalid, or the benchmark does not support the combination of flags.

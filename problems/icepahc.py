@@ -11,7 +11,7 @@ from keras_transformer.parsing.problem import TreebankProblem
 
 @register_problem("parsing_icepahc")
 class ParsingIcePaHC(TreebankProblem):
-    """IcePaHC's trees, the last tenth of each text for validation and test; .psd files in --raw_dir."""
+    """IcePaHC's trees, with the last tenth of each text for validation and test; .psd files in --raw_dir."""
 
     folder = "the folder of IcePaHC's .psd files"
 

@@ -1,8 +1,9 @@
 """TED talks, Portuguese to English (Qi et al. 2018, "When and Why are Pre-trained Word Embeddings Useful …").
 
-The text is lower-cased and tokenized. TensorFlow Datasets stores `ted_hrlr_translate/pt_to_en` 1.0.0 in
-DATA_DIR/tensorflow_datasets, or in TFDS_DATA_DIR. According to its catalog, the corpus has 51,785 training,
-1,193 validation and 1,803 test pairs, and the download for all languages is 125 MiB.
+The text is lower-cased and tokenized. TensorFlow Datasets (TFDS) stores `ted_hrlr_translate/pt_to_en` 1.0.0 in
+DATA_DIR/tensorflow_datasets. The environment variable TFDS_DATA_DIR overrides this directory. According to the TFDS
+catalog, the corpus has 51,785 training, 1,193 validation and 1,803 test pairs, and the download for all languages is
+125 MiB.
 
 With --raw_dir=FOLDER, the problem reads plain or compressed files from disk instead. Their names must be those
 of the archive (pt.train, en.train, pt.dev, …) or those of other problems (train.pt, train.en, validation.pt, …).

@@ -86,7 +86,7 @@ def located_errors():
 
 
 def _find(text):
-    """Return a tuple (name of a plug-in as recorded in runs, its file or None for an importable module)."""
+    """Return the name under which runs record a plug-in, and its file. The file is None for an importable module."""
     path = Path(text).expanduser()
     file = path / "__init__.py" if path.is_dir() else path
     if not file.is_file():

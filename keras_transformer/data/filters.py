@@ -1,4 +1,4 @@
-"""Filters that drop pairs because of their text or length, and pairs that are duplicates or also in another split."""
+"""Filters that drop sentence pairs because of their text, their length, duplicates or overlap with another split."""
 
 import functools
 import hashlib

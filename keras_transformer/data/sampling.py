@@ -43,7 +43,7 @@ def drain(texts):
 def _weight(text):
     """Return the number of characters in a text, weighted by the memory that SentencePiece needs for them.
 
-    The minimum weight of 26 limits a sample to about 4 million texts. A larger sample would be useless, because
-    SentencePiece learns from at most 4 million texts.
+    Every text counts as at least 26 characters, which limits a sample to about 4 million texts. A larger sample would
+    be useless, because SentencePiece learns from at most 4 million texts.
     """
     return max(26, len(text) * (UNSPACED if len(text) > 15 * len(text.split()) else 1))

@@ -148,14 +148,14 @@ class BaseTranslator(abc.ABC):
 
         Returns:
             For a str, its translation as a str. For a list, a list of `Hypothesis` for each text, best first, with
-            fewer than `nbest` entries if the search finds fewer. If a sentence was not parsed, its hypothesis is a flat
-            tree without tokens and with a score of −∞.
+            fewer than `nbest` entries if the search finds fewer. If a parser does not parse a sentence, its hypothesis
+            has a flat tree as `text`, no `tokens`, and a `score` of −∞.
 
         Raises:
             UserError: An argument is out of range or needs a list of texts, or the target language of a text is missing
                 or unknown. The error also occurs if `split_sentences` is combined with options that do not apply to
                 joined translations, or if the options do not allow any translation of a text.
-            TextError: A text has too many marked spans.
+            TextError: A text has too many marked spans, or its phrases are too long or contain unknown tokens.
             NonFiniteOutputs: The model's outputs for a text are not finite.
         """
         options = SearchOptions(

@@ -43,8 +43,8 @@ def blockwise_top_k(logits, count):
     """Return the `count` largest logits of [B, K, V] and their indices, with the same result as `top_k`.
 
     The function splits the vocabulary into blocks and searches only the blocks with the largest maxima, which must
-    contain the largest logits. This is faster, because a maximum is much cheaper than `top_k`. The chosen blocks are
-    sorted by index to keep the order of equal logits.
+    contain the largest logits. This is faster than `top_k` over the whole vocabulary, because the maximum of a block is
+    much cheaper than its `top_k`. The chosen blocks are sorted by index to keep the order of equal logits.
     """
     vocab_size = logits.shape[-1]
     block = next((size for size in BLOCKS if vocab_size % size == 0), BLOCKS[0])

@@ -29,7 +29,7 @@ def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> 
     last = run.hparams.average_last if last is None else last
     if last < 1:
         raise UserError(f"--last must be at least 1, got {last}")
-    keep = run.hparams.keep_checkpoints  # ignore a best checkpoint older than the latest `keep`
+    keep = run.hparams.keep_checkpoints  # ignore a best checkpoint that is older than the latest `keep` ones
     steps = run.checkpoints.steps()[-min(last, keep) :]
     if not steps:
         raise UserError(f"{run.checkpoints.path} has no checkpoints; train first")

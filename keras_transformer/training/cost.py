@@ -47,7 +47,7 @@ def training_cost(hparams, vocab_size, length=30):
         model = registry.models.get(hparams.model)(vocab_size, hparams)
     set_global_attribute("uninitialized_variables", waiting)  # otherwise the next scope would initialize the model
     rows = max(hparams.batch_tokens // length, 1)
-    # The model is not compiled, so `update_flops` ignores the second pass of R-Drop.
+    # `update_flops` includes the second pass of R-Drop only for a compiled model, so multiply by `passes` here.
     update = hparams.passes * model.update_flops(rows, length, length)
     return TrainingCost(model.count_params(), hparams.train_steps, float(update) * hparams.train_steps)
 

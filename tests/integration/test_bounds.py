@@ -75,7 +75,7 @@ def test_train_rejects_model_larger_than_memory_on_cpu(call, tmp_path, monkeypat
     outcome = call("train", *REVERSE, "--set", "problem.train_pairs=50", *large, "--dry_run")
     outcome.refused("the model must fit into 1.0 GB of memory, got about ", "GB of weights")
     assert not Path("runs").exists()
-    monkeypatch.setattr(memory, "available_bytes", lambda: None)  # as on accelerators and outside Linux
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)  # unknown, as on accelerators and outside Linux
     memory.check_weights(HParams(d_model=65_536, d_ff=1024, num_layers=1000), 1000)
 
 

@@ -45,7 +45,7 @@ class Tokenizer:
     def hidden_ids(self):
         """Array, int32 `[vocab_size]`: for each id, the id (usually UNK) that replaces it in word dropout.
 
-        Word dropout does not change PAD, BOS, EOS and placeholders.
+        Word dropout does not change PAD, BOS, EOS or placeholders.
         """
         ids = np.full(self.vocab_size, UNK, "int32")
         kept = [PAD, EOS, BOS, *self.placeholders]
@@ -116,7 +116,7 @@ class Tokenizer:
 
     @property
     def display_word_starts(self):
-        """Array like `word_starts`, but for the words that figures display. By default, the same array."""
+        """Array like `word_starts`, but for words in attention figures (see `words`). By default, the same array."""
         return self.word_starts
 
     @classmethod

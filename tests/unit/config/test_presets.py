@@ -1,4 +1,4 @@
-"""Presets for all rows of Table 3: changed fields, number of parameters, and an update for each kind of model."""
+"""Tests of the presets for Table 3: changed fields, number of parameters, and an update for each kind of model."""
 
 import keras
 import numpy as np

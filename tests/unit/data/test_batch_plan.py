@@ -1,4 +1,4 @@
-"""Guarantees of `BatchPlan`: budget, coverage, shapes, padding and a reproducible order."""
+"""Tests of the guarantees of `BatchPlan`: budget, coverage, shapes, padding and a reproducible order."""
 
 import pickle
 import time
@@ -171,7 +171,13 @@ def multi30k(tmp_path_factory):
 
 
 def assert_little_padding(plan, longest, shape, used):
-    """Assert minimum shares of real tokens (`longest`, `shape`) and a minimum mean use of the budget (`used`)."""
+    """Assert that the batches of a plan have little padding and nearly reach the token budget.
+
+    Args:
+        plan: `BatchPlan`.
+        longest, shape: Minimum of `plan.real_share("longest")` and of `plan.real_share("shape")`.
+        used: Minimum mean size of a batch on its longer side, with padding, as a share of `batch_tokens`.
+    """
     assert plan.real_share("longest") >= longest, plan
     assert plan.real_share("shape") >= shape, plan
     budget = [len(b.rows) * max(b.source_length, b.target_length) / plan.batch_tokens for b in epoch_of(plan, 0)]

@@ -1,4 +1,4 @@
-"""Keyed permutations: bijections with the statistics of true shuffles."""
+"""Tests that keyed permutations are bijections and have the statistics of true shuffles."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Batches of token ids: contents, order, and conversion to a TensorFlow dataset."""
+"""Tests of batches of token ids: contents, order, and conversion to a TensorFlow dataset."""
 
 import dataclasses
 
@@ -86,7 +86,7 @@ def test_batches_are_endless_in_training_only(reverse):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="requires TensorFlow")
 def test_dataset_disables_autotune(reverse):
     dataset = reverse.batches("train", HPARAMS).as_dataset()
-    # Autotuning can delay the deletion of an iterator by 10 s, see docs/upstream.md.
+    # Autotuning can delay the deletion of an iterator by 10 s (see docs/upstream.md).
     assert dataset.options().autotune.enabled is False
 
 

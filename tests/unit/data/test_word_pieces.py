@@ -1,4 +1,4 @@
-"""Word pieces: round trips of any text, greedy longest match, vocabulary size, and equal ids in a TensorFlow graph."""
+"""Tests of word pieces: round trips, greedy longest match, vocabulary size, and equal ids in a TensorFlow graph."""
 
 import pickle
 import re

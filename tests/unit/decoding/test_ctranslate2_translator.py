@@ -1,4 +1,4 @@
-"""Translation with CTranslate2: greedy outputs and scores like those of Keras, limits, prefixes, samples, errors."""
+"""Tests of `CTranslate2Translator`: greedy outputs and scores as with Keras, limits, prefixes, samples and errors."""
 
 import numpy as np
 import pytest

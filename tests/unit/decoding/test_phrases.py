@@ -1,4 +1,4 @@
-"""Phrases that translations must contain: exhaustive search, narrow beams, banks of hypotheses, invalid values."""
+"""Tests of required phrases in translations: exhaustive search, narrow beams, banks of hypotheses, invalid values."""
 
 import itertools
 

@@ -245,7 +245,7 @@ class PlainTree:
         self.past = [np.zeros((batch, heads, 0, width), "float32")]
 
     def segment(self, path, steps):
-        """Run several steps of the search. Return the new path and a list with the array of new nodes.
+        """Run `steps` steps of the search. Return the new path and a list whose only element is the array of new nodes.
 
         In each step, every beam adds a node, and the next beams are random copies of live beams. At the end, some beams
         die.

@@ -101,7 +101,10 @@ def test_jax_devices_draw_dropout_masks_of_one_device():
 
 
 def test_jax_devices_start_with_weights_of_one_device(monkeypatch):
-    """Compare weights from compiled initializers. By default, Keras on JAX compiles only those of large variables."""
+    """Compare weights from compiled initializers.
+
+    By default, Keras on JAX compiles only the initializers of large variables.
+    """
     monkeypatch.setattr("keras.src.backend.jax.core.should_shard_at_init", lambda layout, shape: True)
     with make_strategy("jax").scope():
         model = kt.Transformer(9, small())

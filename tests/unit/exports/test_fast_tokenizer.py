@@ -1,4 +1,4 @@
-"""Conversion of tokenizers to the format of Hugging Face's tokenizers library."""
+"""Tests of converting tokenizers to the format of Hugging Face's tokenizers library."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The layers of §3: comparison with NumPy oracles, initial weights, and requirements of Keras."""
+"""Tests of the layers of §3: comparison with NumPy oracles, initial weights, and requirements of Keras."""
 
 import dataclasses
 import importlib

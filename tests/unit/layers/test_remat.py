@@ -1,4 +1,4 @@
-"""Rematerialization, which gives the same updates and dropout masks but stores fewer activations."""
+"""Tests that rematerialization gives the same updates and dropout masks, but stores fewer activations."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Paired bootstrap tests of BLEU, exact match and F1."""
+"""Tests of the paired bootstrap with BLEU, exact match and F1."""
 
 import os
 

@@ -308,7 +308,7 @@ def test_attention_alternates_with_batches_and_is_limited(pool):
         wait_for(lambda: waiting(url) == 1)
         engine.gate.set()
         assert first.result().outputs == [[("tsrif", 0)]]
-        wait_for(lambda: waiting(url) == 0)  # the second text waits only for the map in progress
+        wait_for(lambda: waiting(url) == 0)  # the second text waits only for the attention map in progress
         engine.map_gate.set()
         assert second.result().outputs == [[("dnoces", 0)]]
         statuses = sorted(one.result().status for one in maps)

@@ -1,4 +1,4 @@
-"""Tests of `prepare` in shards: the merged corpus equals a corpus prepared at once, and errors name faulty shards."""
+"""Tests of `prepare --shard`: the merged corpus equals one prepared without shards, and errors name faulty shards."""
 
 import random
 import shutil
