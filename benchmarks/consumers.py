@@ -1,4 +1,4 @@
-"""Translate with each export in its target software. Compare the translations with those of `Translator`.
+"""Export a run in several formats, translate with the software for each format, and compare with `Translator`.
 
     python benchmarks/consumers.py --run=runs/multi30k --formats=huggingface,argos \\
         --python=transformers-env/bin/python --json=docs/results/exports.jsonl
@@ -15,7 +15,8 @@ The program exports a run and starts the interpreter `--python`, which must have
 
 The interpreter translates a test split in batches of 64 texts, but with Argos Translate one text at a time. The
 measurement of sentences per second starts after a warm-up batch. For the format onnx, the interpreter first converts
-the huggingface export to ONNX. `same` is the share of translations that are equal to those of `Translator`.
+the huggingface export to ONNX. In the results, `same` is the share of translations that are equal to those of
+`Translator`.
 """
 
 import json

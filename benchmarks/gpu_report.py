@@ -41,13 +41,13 @@ FULL = {
     "side": 8192, "models": ("base", "big"), "base": {}, "big": {}, "batch_tokens": 25_000, "length": 32, "updates": 60,
     "max_shapes": 8, "vocab_size": VOCAB_SIZE, "sentences": 512, "output_length": 30, "train_steps": 1500,
 }  # fmt: skip
-"""Settings without `--miniature`: sizes of matrices, models, batches and outputs, and numbers of updates."""
+"""Default settings, without `--miniature`: sizes of matrices, models, batches and outputs, and numbers of updates."""
 TINY = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
 MINIATURE = {
     "side": 128, "models": ("base", "big"), "base": TINY, "big": TINY, "batch_tokens": 256, "length": 8, "updates": 3,
     "max_shapes": 2, "vocab_size": 60, "sentences": 4, "output_length": 5, "train_steps": 2,
 }  # fmt: skip
-"""Settings with `--miniature`, with which the program takes about a minute on a CPU."""
+"""Settings for `--miniature`. With these sizes, the program takes about a minute on a CPU."""
 
 
 def main(arguments):
@@ -72,7 +72,7 @@ def main(arguments):
 
 
 def cases(workload, sizes):
-    """Return one tuple per call of a workload's function: its arguments after `sizes`."""
+    """List the calls of a workload's function, each as a tuple of the arguments that follow `sizes`."""
     if workload == "train":
         return [(name, lengths) for name in sizes["models"] for lengths in ("wmt", "fixed")]
     if workload == "phases":

@@ -120,7 +120,8 @@ def _scored(translator, chunk, flags, max_length):
 def _line(flags, translator, number, source, target, size, hypothesis):
     """Return the output line of a pair.
 
-    If the pair is too long, `hypothesis` is None, and both values are nan (in text) or null (in JSON).
+    If the pair is too long, `hypothesis` is None. The log-probability and the score in the line are then nan (in text)
+    or null (in JSON).
     """
     figures = (hypothesis.log_probability, hypothesis.score) if hypothesis else (math.nan, math.nan)
     if flags.format == "text":

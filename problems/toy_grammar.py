@@ -1,4 +1,4 @@
-"""English sentences with parse trees and German translations, drawn from an embedded synchronous grammar.
+"""English sentences with parse trees and German translations, drawn from the synchronous grammar in this file.
 
 Each rule builds an English constituency tree together with its German translation.
 """

@@ -51,13 +51,13 @@ def read_batches(path):
 
 
 def learning_rate(hparams, step):
-    """Return the learning rate (equation 3) for update `step`. The first update is step 1."""
+    """Return the learning rate for update `step` (equation 3 of the paper). The first update is step 1."""
     warm = hparams["warmup_steps"]
     return hparams["learning_rate_scale"] * hparams["d_model"] ** -0.5 * min(step**-0.5, step * warm**-1.5)
 
 
 def sinusoids(length, d_model):
-    """Return the sinusoids of §3.5, float32 `[length, d_model]`. The sine and cosine of a frequency are adjacent."""
+    """Return the paper's sinusoids (§3.5), float32 `[length, d_model]`. Sine and cosine of a frequency are adjacent."""
     angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(0, d_model, 2) / d_model)
     return np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(length, d_model).astype("float32")
 

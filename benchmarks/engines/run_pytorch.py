@@ -1,8 +1,8 @@
 """PyTorch engine: post-norm nn.Transformer layers with a shared embedding, and no final norm in either stack.
 
-The attention projections of the paper have no biases, so the engine fixes PyTorch's biases at 0. As in the paper,
-dropout applies to embeddings and sublayer outputs, but not to attention weights or activations. With bfloat16, the
-engine uses autocast. The optimizer is PyTorch's fused Adam.
+The attention projections of the paper have no biases, so the engine fixes those of PyTorch's projections at 0. As in
+the paper, dropout applies to embeddings and sublayer outputs, but not to attention weights or activations. With
+bfloat16, the engine uses autocast. The optimizer is PyTorch's fused Adam.
 """
 
 import contextlib

@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
             for text in given if isinstance(given, list) else [given]:
                 if isinstance(text, str) and not text.strip():
                     self.error(f"--{action.dest} must not be empty")
-                if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # invalid UTF-8, as Python decodes it
+                if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # surrogates represent invalid UTF-8
                     self.error(f"--{action.dest} must be UTF-8, got {text!r}")
         for plugin in values.plugin:
             load_plugin(plugin)
@@ -170,7 +170,7 @@ def add_run_flags(parser, required=True, ensemble=False):
 
 
 def add_decoding_flags(parser, grammar=True):
-    """Add the flags of beam search. If `grammar` is true, also add `--unconstrained` and those against repetition."""
+    """Add the flags of beam search. If `grammar` is true, also add `--unconstrained` and the repetition flags."""
     parser.add_argument("--beam_size", type=beam_size, help="beams per sentence (default: hparams of the run)")
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(
@@ -186,7 +186,7 @@ def add_decoding_flags(parser, grammar=True):
 
 
 def add_repetition_flags(parser):
-    """Add the flags against repetition in outputs."""
+    """Add the repetition flags, `--no_repeat_ngram` and `--repetition_penalty`."""
     parser.add_argument(
         "--no_repeat_ngram", type=non_negative_int, metavar="N",
         help="size in tokens of n-grams that may occur only once per translation (default 0: no limit)",

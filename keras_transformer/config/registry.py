@@ -1,8 +1,8 @@
 """Registries of problems, hparams, models and layers. Flags and hparams select the entries by name.
 
-`load_catalog` imports the files of `problems/` and `hparams/`, whose decorators register their content. Modules of
-models and layers import Keras. The registries therefore store the location of each built-in model and layer, and import
-its module on first use.
+`load_catalog` imports the files of `problems/` and `hparams/`, whose decorators register their content. For a built-in
+model or layer, a registry stores the location and imports the module on first use. Programs that need no model can then
+run without Keras.
 """
 
 import contextlib

@@ -10,7 +10,7 @@ import numpy as np
 from keras_transformer.utils.errors import UserError
 
 CHUNK = 4096
-"""Size of a chunk in bytes. Batches read short sentences at random positions, so larger chunks would slow them down."""
+"""Size of a chunk in bytes. Reading a short sentence verifies its whole chunk, so larger chunks would be slower."""
 READ = 1 << 20
 SUFFIX = ".crc"
 
@@ -59,7 +59,7 @@ class Column:
 def allocate_column(path, dtype, size):
     """Allocate a new file on disk, and return its contents as a writable memory-mapped array `[size]`.
 
-    If the disk became full without this allocation, a write to the array would kill the process.
+    Without the allocation, a later write to the array would kill the process if the disk were full.
 
     Raises:
         OSError: The disk is full.

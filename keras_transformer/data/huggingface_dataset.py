@@ -40,7 +40,7 @@ class HuggingFaceDataset:
             split: Default split.
 
         Raises:
-            UserError: The text has another format, or the folder does not exist.
+            UserError: The text does not have this form, or the folder does not exist.
         """
         name, *rest = text.removeprefix(PREFIX).split(":")
         if not name or len(rest) > 2:

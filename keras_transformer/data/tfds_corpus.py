@@ -1,6 +1,6 @@
 """Parallel corpora that TensorFlow Datasets (TFDS) downloads and verifies. The order of the pairs is fixed.
 
-TFDS and TensorFlow are not required to find a corpus that is already on disk.
+If a corpus is already on disk, `TfdsCorpus.files` works without TFDS and TensorFlow. `TfdsCorpus.pairs` requires both.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ class TfdsCorpus:
             split: "train", "validation" or "test".
 
         Raises:
-            UserError: `files` raises an error, or the record files are damaged or incomplete.
+            UserError: TFDS or TensorFlow is not installed, the download fails, or the files are damaged or incomplete.
         """
         self.files()
         tfds, tf = self._import()

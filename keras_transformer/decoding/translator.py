@@ -225,7 +225,7 @@ class Translator(BaseTranslator):
         Returns:
             The log-probabilities, float32 `[batch, length]`, and the alignments, float32
             `[batch, length, source_length]`. The alignments are the cross-attention weights of the last layer, averaged
-            over heads and models. If `alignments` is False, the second array is a zero of shape `[1]`.
+            over heads and models. If `alignments` is False, the second array has shape `[1]` and contains 0.
         """
         decoder_input = ops.concatenate([ops.full_like(labels[:, :1], BOS), labels[:, :-1]], axis=1)
         log_p, weights = [], []

@@ -52,7 +52,7 @@ def make_strategy(name, number=None):
     return None if name == "one" else _strategy(name, number)
 
 
-@functools.cache  # because the collective operations of two strategies would interfere
+@functools.cache  # the collective operations of two strategies would interfere
 def _strategy(name, number):
     on_tensorflow = keras.backend.backend() == "tensorflow"
     return _tensorflow_strategy(name, number) if on_tensorflow else _jax_distribution(name, number)

@@ -19,7 +19,7 @@ OPEN, CLOSE = "⟪", "⟫"
 """Delimiters of brackets and tags in the vocabulary: ⟪NN⟫ is a tag, NN a subword. In sentences, << >> replace ⟪ ⟫."""
 
 AROUND = {OPEN: "<<", CLOSE: ">>"}
-ALIKE = {"``": '"', "''": '"'}  # {quotation mark in the Penn Treebank: in other treebanks}
+ALIKE = {"``": '"', "''": '"'}  # {quotation mark in the Penn Treebank: its form in other treebanks}
 
 
 class TreeTokenizer(SentencePieceTokenizer):
@@ -147,7 +147,7 @@ def _in_order(symbols):
 
 
 def _plain(text):
-    """Convert a sentence to a form that is the same for all treebanks. Keep the number of words."""
+    """Normalize words, and unify the treebanks' spellings of brackets, quotes and slashes. Keep the number of words."""
     words = (unescaped(word).replace("\\/", "/") for word in split_words(text.translate(str.maketrans(AROUND))))
     return " ".join(_visible(ALIKE.get(word, word)) for word in words)
 

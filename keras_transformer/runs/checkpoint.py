@@ -279,11 +279,11 @@ def assign_model(model, arrays, what):
 
 
 def training_arrays(model):
-    """Return {part: {path: array}} of a compiled model: weights, optimizer state and moving averages, if it has any."""
+    """Return {part: {path: array}} of a compiled model: weights, optimizer state and moving averages, if any."""
     arrays = {"weights": model_arrays(model), "optimizer": _arrays(optimizer_state(model.optimizer))}
     if averages := _averages(model):
         own = {path: np.asarray(average.value).copy() for path, average in averages.items()}
-        arrays["ema"] = {**arrays["weights"], **own}  # with seed states, "ema" is a complete model
+        arrays["ema"] = {**arrays["weights"], **own}  # includes seed states, so that "ema" is a complete model
     return arrays
 
 

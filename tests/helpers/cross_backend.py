@@ -1,8 +1,8 @@
 """Program that trains and translates on one backend: `python -m helpers.cross_backend FOLDER SEED OTHER`.
 
 All backends should give the same results. The test process calls `begin` and `finish` for its own backend and starts
-this program for the other backend. Imports are inside functions so that the program can report which backend modules
-the commands import.
+this program for the second backend. OTHER is the backend of the test process. Imports are inside functions so that the
+program can report which backend modules the commands import.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ import itertools
 
 import numpy as np
 
-LONGEST = 100  # maximum number of characters in a word, because the time grows with the square of the length
+LONGEST = 100  # in characters; longer words do not change, because the time grows with the square of the length
 
 
 class BPEDropout:
@@ -20,7 +20,7 @@ class BPEDropout:
 
     Args:
         pieces: List of all pieces, indexed by id.
-        scores: List with the score of each piece. The pair with the highest score is merged first.
+        scores: List with the score of each piece. The merge whose result has the highest score comes first.
         word_starts: `[vocab_size]`, 1 for ids that begin a word.
         kept: Ids, including UNK, that the segmentation must preserve. A word that contains one of them does not change.
     """

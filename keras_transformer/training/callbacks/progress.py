@@ -90,7 +90,7 @@ class ProgressLogger(StepCallback):
         return updates * seconds / self.new_steps
 
     def end_line(self, step):
-        """Log the metrics since the last line, if there were updates, and begin the next line."""
+        """If there were updates since the last log line, log their metrics and reset the counters."""
         if not self.new_steps:
             return
         with self.busy:  # reading metrics waits for updates that are still queued on the device

@@ -1,4 +1,4 @@
-"""The registries, their error messages for unknown names, the public API and the list of commands."""
+"""Tests of the registries, their error messages for unknown names, the public API and the list of commands."""
 
 import dataclasses
 import importlib

@@ -1,4 +1,4 @@
-"""BPE-dropout: repeated texts get different splits, but the splits of a training pair are reproducible."""
+"""Tests of BPE-dropout: its splits of repeated texts differ, but the splits of a training pair are reproducible."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""Hugging Face datasets as parallel text: columns, splits, weights, errors."""
+"""Tests of Hugging Face datasets as parallel text: columns, splits, weights and errors."""
 
 import sys
 

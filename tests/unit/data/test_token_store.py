@@ -1,4 +1,4 @@
-"""The token store, `prepare` and batches."""
+"""Tests of the token store: writing, damaged files, batches, and when `prepare` builds a new store."""
 
 import gzip
 import json

@@ -6,7 +6,7 @@ from helpers.exhaustive_search import new_translator, randomize, short_segments
 
 @pytest.fixture(scope="module")
 def segments():
-    """See `short_segments`."""
+    """Apply `short_segments` until the end of the test module."""
     with short_segments():
         yield
 

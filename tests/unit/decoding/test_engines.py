@@ -1,4 +1,4 @@
-"""Choice of the engine that translates."""
+"""Tests of `choose_engine`, which selects Keras or CTranslate2 for translation."""
 
 import importlib.util
 import sys

@@ -1,4 +1,4 @@
-"""Placeholders in `BaseTranslator`, with an engine that copies, repeats or forgets them."""
+"""Tests of placeholders in `BaseTranslator`, with an engine that copies, repeats or omits placeholders."""
 
 import functools
 
@@ -28,7 +28,7 @@ class UpperCase(BaseTranslator):
 
     Args:
         count: Number of placeholders in the vocabulary.
-        change: Function that changes the upper-case texts, except those of translations with required phrases.
+        change: Function applied to the upper-case text of each translation that has no required phrases.
 
     Attributes:
         searches: List of the arguments (rows, phrases) of each call of `_search`.

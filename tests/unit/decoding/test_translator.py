@@ -1,4 +1,4 @@
-"""`Translator`: order, blank lines, scores and errors."""
+"""Tests of `Translator`: order, blank lines, scores and errors."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Tokenizers inside a TensorFlow graph: the same ids and texts as the tokenizers in Python."""
+"""Tests that tokenizers in a TensorFlow graph return the same ids and texts as the Python tokenizers."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Padding masks of Keras, as from `mask_zero=True`, which must have the same effect as explicit attention masks."""
+"""Tests that Keras masks, as created by `mask_zero=True`, have the same effect as explicit attention masks."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Additive (§3.2.1) and restricted (§4) attention: comparison with oracles, unknown lengths and cost."""
+"""Tests of additive (§3.2.1) and restricted (§4) attention: comparison with oracles, unknown lengths and cost."""
 
 import keras
 import numpy as np
@@ -155,7 +155,7 @@ def test_gradients_equal_banded_full_attention(length, window):
     legal = band & keys
     sees = legal.any(axis=-1, keepdims=True)[:, 0]
     upstream = normal(3, 2, length, 8) * sees
-    # The two functions differ in fully masked rows, so these rows get no upstream gradient.
+    # The two layers differ in fully masked rows, so these rows get no upstream gradient.
     expected = gradients(full, x, legal | ~sees[:, None], upstream)
     for actual, wanted in zip(gradients(restricted, x, keys, upstream), expected):
         close(actual, np.asarray(wanted, "float64"), 1e-4)

@@ -1,4 +1,4 @@
-"""Decoding steps, which must give the same logits as teacher forcing."""
+"""Tests that decoding step by step gives the same logits as teacher forcing."""
 
 import itertools
 

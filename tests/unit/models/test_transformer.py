@@ -1,4 +1,4 @@
-"""The whole Transformer: logits, parameters, masks, randomness, saving, loss and metrics."""
+"""Tests of the whole Transformer: logits, parameters, masks, randomness, saving, loss and metrics."""
 
 import keras
 import numpy as np
@@ -103,7 +103,7 @@ def test_padding_does_not_change_real_logits(changes):
         target = np.pad(DECODER_INPUT, ((0, rows), (0, target_columns)))
         padded = logits(model, (source, target))
         np.testing.assert_allclose(padded[:3, :6], expected, atol=2e-5)
-        assert np.isfinite(padded).all()  # including empty rows
+        assert np.isfinite(padded).all()  # also in rows without tokens
 
 
 def test_each_source_token_changes_each_logit():

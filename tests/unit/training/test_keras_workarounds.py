@@ -52,7 +52,7 @@ def make_model(vocab_size=VOCAB, dtype="float32", accumulate=1, dropout=0.0, **c
 
 
 def sgd():
-    """Return the compile argument for SGD. Adam would hide errors of scale, and its learning rate starts near 0."""
+    """Return SGD as compile argument. Adam would hide badly scaled gradients, and its learning rate starts near 0."""
     return {"optimizer": keras.optimizers.SGD(0.5)}
 
 
