@@ -14,10 +14,10 @@
 
 Each measurement starts the engine in a new process. In each round, engines and checkouts take turns, so that other
 programs slow down all of them alike. `--baseline` is another checkout of this project, and `over_baseline` is the ratio
-of the median latency to that of the baseline. The clients run in the benchmark's own process and use part of the cores.
-`wrong` counts server answers that differ from translations by the same engine without a server. The engine `keras_xla`
-is Keras with XLA: the commands of `cold_start` and `lines_1000` compile every search, the other workloads only the
-search for a single sentence. The times exclude the conversion for CTranslate2.
+of the median latency to that of the baseline. The clients run in the benchmark's own process and share the
+CPU cores with the server. `wrong` counts server answers that differ from translations by the same engine without a
+server. The engine `keras_xla` is Keras with XLA: the commands of `cold_start` and `lines_1000` compile every search,
+the other workloads only the search for a single sentence. The times exclude the conversion for CTranslate2.
 """
 
 import collections

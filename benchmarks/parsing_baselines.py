@@ -5,12 +5,12 @@
 `right_branching` gives all sentences the same structure: each word opens a constituent that contains all later words.
 Final punctuation is attached directly to the root. All constituents have the most frequent label.
 
-`pcfg` uses the rules of the training trees with their relative frequencies. The labels of constituents and parts of
-speech include the parent's label, as in Klein and Manning (2003), "Accurate Unlexicalized Parsing". Rules are
-binarized: the remaining children of a rule depend on its label and the previous two children. CKY with a beam (`BEAM`)
-finds the most probable parse. If the beam leaves no parse, CKY runs again without a beam. Sentences that still have no
-parse, or have more than `--max_words` words, get their right-branching tree. The column `fallbacks` counts these
-sentences.
+`pcfg` uses the rules of the training trees, with their relative frequencies as probabilities. The labels of
+constituents and parts of speech include the parent's label, as in Klein and Manning (2003), "Accurate Unlexicalized
+Parsing". Rules are binarized: the remaining children of a rule depend on its label and the previous two children. CKY
+with a beam (`BEAM`) searches for the most probable parse. If it finds no parse, CKY runs again without a beam.
+Sentences that still have no parse, or have more than `--max_words` words, get the right-branching tree. The column
+`fallbacks` counts these sentences.
 
 Both parsers see only the words. As in EVALB, a sentence with a wrongly tagged punctuation mark is an error sentence,
 which only `f1_of_all_sentences` takes into account. The column `seconds` contains the CPU time of parsing, without the
@@ -42,7 +42,7 @@ from keras_transformer.utils.files import atomic_open
 
 HISTORY = 2  # number of previous children on which the remaining children of a rule depend
 RARE = 2  # maximum frequency of the training words that represent unknown words
-# Pseudo-counts that smooth the tags of a word with those of its kind, and the tags of a kind with those of rare words.
+# Pseudo-counts: a word's tag distribution is smoothed with that of its kind, and a kind's with that of all rare words.
 KNOWN_WEIGHT, KIND_WEIGHT = 0.5, 2.0
 BEAM = 10.0  # maximum gap between the score of a constituent and the best score over the same words, in nats
 PUNCTUATION = Parameters().delete_labels
@@ -246,7 +246,7 @@ class Lexicon:
         return {symbol: math.log(p * total / self.symbols[symbol]) for symbol, p in self.probabilities(word).items()}
 
     def most_probable_tag(self, word):
-        """Return the most probable part of speech of a word, after adding the probabilities for all parent labels."""
+        """Return the most probable part of speech of a word, by the sum of its probabilities over all parent labels."""
         tags = Counter()
         for symbol, probability in self.probabilities(word).items():
             tags[symbol.label] += probability

@@ -59,7 +59,7 @@ class Synthetic:
     Attributes:
         path: Path of the two files, without the language suffixes.
         runs: `PlannedRun`s of the translation models, which form an ensemble.
-        checkpoint: Name of the checkpoints to use.
+        checkpoint: Name of the checkpoint to use from each run, such as "best".
         captions: Whether to translate the target-language captions of Multi30k's task 2 (back-translation). Otherwise,
             the runs translate the source side of the training text.
         tag: Text in front of each synthetic source.
@@ -164,7 +164,7 @@ def length_penalties(seed):
 
 
 def published(problem, seed=1, synthetic=None):
-    """Return a run of `tiny` on tokenized text, evaluated on all test sets of published results."""
+    """Return a run of `tiny` on tokenized text, evaluated on all test sets with published results."""
     evaluations = [Evaluation(name, split) for name in ("best", "averaged") for split in SPLITS]
     more = [Evaluation("averaged", split) for split in ("test_2017", "test_coco")]
     return PlannedRun(
@@ -201,7 +201,7 @@ EXPERIMENTS = {
         *variations("label_smoothing", 0.0, 0.2),
         *variations("positions", "learned"),  # (E)
     ],
-    # Training sentences have at most 15 tokens and EOS, but test sentences may be longer.
+    # Train only on sentences of at most 15 tokens plus EOS. The evaluations include longer sentences.
     "extrapolation": [short(max_length=16), short(max_length=16, positions="learned")],
     "parsing": [
         *(

@@ -180,7 +180,7 @@ def _parse(arguments):
 def _typed_lines():
     """Yield (line number from 1, text, None, None) for each line typed at a prompt with history, until Ctrl-D."""
     with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  gives `input` editing and history
+        import readline  # noqa: F401  adds line editing and history to `input`
     _warn("Type a line and press Enter to translate it. Ctrl-D quits.")
     for number in itertools.count(1):
         try:

@@ -4,10 +4,11 @@ The captions are published at github.com/multi30k/dataset. For `multi30k_ende_to
 "Good for Misconceived Reasons") report 41.02 BLEU on test 2016 with Transformer-Tiny, the preset `tiny`. The results in
 docs/results use NFKC, the default normalization.
 
-`raw_dir` may contain the files train, val and test_2016_flickr, plain or compressed, in the folder itself or in its
-subfolders `raw` and `tok`. File names end in `.en`, `.de` or `.fr` for raw text, and in `.lc.norm.tok.en`,
-`.lc.norm.tok.de` or `.lc.norm.tok.fr` for tokenized text. The files of two additional test sets, test_2017_flickr
-(1,000 pairs) and test_2017_mscoco (461 pairs), are needed only to decode or score these sets.
+If `raw_dir` is given, it must contain the files train, val and test_2016_flickr, plain or compressed, in the folder
+itself or in its subfolder `raw` (raw text) or `tok` (tokenized text). File names end in `.en`, `.de` or `.fr` for raw
+text, and in `.lc.norm.tok.en`, `.lc.norm.tok.de` or `.lc.norm.tok.fr` for tokenized text. The files of two additional
+test sets, test_2017_flickr (1,000 pairs) and test_2017_mscoco (461 pairs), are needed only to decode or score these
+sets.
 """
 
 import dataclasses

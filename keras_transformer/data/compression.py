@@ -24,7 +24,7 @@ def name_of(path):
 
 @contextlib.contextmanager
 def open_binary(path):
-    """Context manager that opens a file to read bytes, and decompresses them according to the file's suffix.
+    """Open a file for reading bytes in a `with` block. The suffix of the file selects the decompression, if any.
 
     Args:
         path: The file, or "-" for stdin.
@@ -45,7 +45,7 @@ def open_binary(path):
     except OSError as error:
         raise UserError(f"cannot read {name_of(path)}: {error.strerror}") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # compare names, because the package may be missing
+        if type(error).__name__ != "ZstdError":  # compare names, because the package that defines it may be missing
             raise
         raise UserError(f"{path} is not a valid compressed file ({error}). Create or download it again.") from None
 

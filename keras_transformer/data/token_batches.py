@@ -34,9 +34,10 @@ class TokenBatches(keras.utils.PyDataset):
         stopwatch: `Stopwatch` that measures the assembly of batches (default: a new one).
         word_dropout: Share of source tokens to hide. The choice of tokens depends only on the plan's seed and the
             index of the batch.
-        hidden_ids: int `[vocab_size]`, the id that replaces each hidden id, such as `Tokenizer.hidden_ids`.
-        part: (index, count) for a worker that reads only its equal share of the rows. `shape`, `tokens` and `rows`
-            still describe the whole batch.
+        hidden_ids: int `[vocab_size]`, such as `Tokenizer.hidden_ids`: for each id, the id that replaces it when the
+            token is hidden.
+        part: (index of this worker, number of workers). Each worker reads an equal part of the rows. `shape`, `tokens`
+            and `rows` still describe the whole batch.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class TokenBatches(keras.utils.PyDataset):
         return self.plan.batch(self.start + index).rows
 
     def replace(self, **changes):
-        """Return a copy in which some of the arguments, such as `start` and `endless`, have other values."""
+        """Return a copy with new values for the given arguments, such as `start` and `endless`."""
         names = ("start", "endless", "row_multiple", "few_shapes", "stopwatch", "word_dropout", "hidden_ids",
                  "part")  # fmt: skip
         return TokenBatches(self.split, self.plan, **{name: getattr(self, name) for name in names} | changes)

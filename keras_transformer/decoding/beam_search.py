@@ -168,9 +168,9 @@ def step(state, decode, inputs, options):
 def can_improve(state, inputs, options):
     """Return bool [B]: whether an unfinished hypothesis can still become one of the `nbest` results.
 
-    Log-probabilities never increase, and the length penalty is largest at the length limit. Their quotient is therefore
-    an upper bound for all future scores. When sampling, all unfinished hypotheses continue. A sentence with non-finite
-    model outputs counts as finished.
+    Log-probabilities never increase, and the length penalty is largest at the length limit. The current log-probability
+    divided by this largest penalty is therefore an upper bound for all future scores. When sampling, all unfinished
+    hypotheses continue. A sentence with non-finite model outputs counts as finished.
     """
     alive = state.finite & (state.log_probabilities[:, 0] > NEG_INF / 2)
     if options.sampling:

@@ -9,7 +9,7 @@ from keras_transformer.decoding.phrases import phrase_array
 from keras_transformer.utils.text import split_words
 
 BATCH_TOKENS = 32_768
-"""Maximum number of source and target positions in a batch, summed over all beams.
+"""Maximum number of source and target positions in a batch, where each position counts once per beam.
 
 The limit bounds memory use and does not affect the results."""
 BATCH_ROWS = 64

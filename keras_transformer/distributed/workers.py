@@ -198,7 +198,7 @@ def join(strategy, devices=None, coordinator=None, patience=300):
     Args:
         strategy: Name of the strategy, as in `make_strategy`. All except "multiworker" use a single process.
         devices: Number of devices of this process, or None for all.
-        coordinator: `Coordinator` of JAX processes, or None to read the cluster's environment.
+        coordinator: `Coordinator` of JAX processes, or None to read it from the cluster's environment.
         patience: Maximum time to wait for the other workers, in seconds.
 
     Raises:

@@ -46,7 +46,7 @@ def to_keras_input(model, batches, endless):
 
     def worker_dataset(context):
         workers = context.num_input_pipelines
-        # Always endless: Keras stops evaluations after the number of batches that `count_steps` returns.
+        # Endless even for evaluations, which Keras stops after the number of batches that `count_steps` returns.
         part = batches.replace(part=(context.input_pipeline_id, workers), endless=True)
         return part.as_dataset(context.num_replicas_in_sync // workers)
 

@@ -1,6 +1,6 @@
 """Drawings of constituency trees as text and SVG.
 
-All words are in one row at the bottom. Each constituent is directly above its highest child, so that most lines are
+All words are in one row at the bottom. Each constituent is one level above its highest child, so that most lines are
 short. The columns of subtrees do not overlap, so lines cross neither labels nor other lines.
 """
 

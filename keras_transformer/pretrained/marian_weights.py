@@ -8,9 +8,9 @@ EMBEDDING, LOGITS_BIAS = "model.shared.weight", "final_logits_bias"
 def layer_weights(depths):
     """Yield (name in Marian, name in this project, axis) for each weight of the layers.
 
-    In this project, a name is the path of a variable without the name of the model. `axis` is the axis of the array
-    that contains the d_model channels, or None. Matrices have the shape `[inputs, outputs]` in this project, but
-    `[outputs, inputs]` in Marian.
+    In this project, a name is the path of a variable without the name of the model. `axis` is the axis of the
+    d_model channels in the array, or None if no axis has these channels. Matrices have the shape `[inputs, outputs]` in
+    this project, but `[outputs, inputs]` in Marian.
 
     Args:
         depths: {"encoder": number of layers, "decoder": number of layers}.

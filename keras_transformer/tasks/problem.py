@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PARTS = 4  # version of the chunk files from which an interrupted preparation resumes
+PARTS = 4  # format version of the chunk files, from which an interrupted preparation resumes
 
 __all__ = ["Problem", "load_problem", "setting"]
 
@@ -118,7 +118,7 @@ class Problem:
         return None
 
     def table(self, hypotheses: Sequence[str], references: Sequence[str]) -> str | None:
-        """Return a detailed report on the outputs, with a summary at the end, or None."""
+        """Return a detailed report on the outputs that ends with a summary, or None if the problem has no report."""
 
     # Methods shared by all problems
 
@@ -267,7 +267,7 @@ class Problem:
         return {split: self._stored_pairs(split) for split in self.splits}
 
     def _stored_pairs(self, split):
-        """Yield the pairs to encode for a split. Repeat the training pairs for each segmentation by BPE-dropout."""
+        """Yield the pairs to encode for a split. With BPE-dropout, yield training pairs `num_segmentations` times."""
         for _ in range(self.num_segmentations if split == "train" else 1):
             yield from self.pairs(split)
             if split == "train":

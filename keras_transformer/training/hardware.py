@@ -59,7 +59,7 @@ def peak_memory():
 
 def _process_peak():
     """Return the peak memory of this process in bytes."""
-    # On Linux, getrusage also counts the memory of the parent process before exec.
+    # Prefer VmHWM: on Linux, getrusage also counts the memory of the parent process before exec.
     if peak := proc_entries("/proc/self/status").get("VmHWM:"):
         return int(peak) << 10
     unit = 1024 if sys.platform != "darwin" else 1  # Linux counts in KiB, macOS in bytes

@@ -25,7 +25,7 @@ class Answer(NamedTuple):
 
     @property
     def outputs(self):
-        """List of [(text, score), ...] for each input. Requires status 200."""
+        """List with one list [(text, score), ...] per input. Requires status 200."""
         assert self.status == 200, self
         return [[(one["text"], one["score"]) for one in several] for several in self.content["translations"]]
 
@@ -154,7 +154,7 @@ def waiting(url):
 
 
 def block(pool, url, engine):
-    """Block the engine by closing its gate and sending it a first text. Return the future answer to this text."""
+    """Block the engine by closing its gate and sending it a first text. Return a `Future` of the answer."""
     engine.gate.clear()
     first = pool.submit(ask, url, body={"texts": ["first"]})
     wait_for(lambda: engine.batches)

@@ -160,7 +160,7 @@ def count_words(texts):
 
 
 def _runs(alphabet):
-    """Return a pattern for an optional marker and a run of characters: letters of the alphabet, or other characters."""
+    """Return a pattern for an optional marker and a run of either the letters in `alphabet` or other characters."""
     letters = "".join(map(re.escape, sorted(filter(is_letter, {*alphabet, "0"}))))  # a regex class must not be empty
     return re.compile(f"{MARKER}?(?:[{letters}]+|[^{letters}{MARKER}]+)")
 

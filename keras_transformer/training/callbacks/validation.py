@@ -22,7 +22,7 @@ SAMPLES = 5
 class ValidationCallback(StepCallback):
     """Callback that evaluates every `eval_steps` updates and at the end.
 
-    Some evaluations also decode (see `should_decode`).
+    Some evaluations also decode and score the validation split (see `should_decode`).
 
     Args:
         start: Number of updates before this call to `fit`.
@@ -55,10 +55,11 @@ class ValidationCallback(StepCallback):
             self.evaluate(step)
 
     def evaluate_if_missing(self, step):
-        """Set `latest` to the logged evaluation at `step`, from which the run resumes.
+        """Set `latest` to the logged evaluation at `step`, the step from which the run resumes.
 
         If an evaluation is due at `step` but not in the log, a signal has interrupted it, and this method repeats it.
-        `CheckpointCallback` needs `latest` to mark the best checkpoint if the previous process stopped before that.
+        If the previous process stopped before it marked the best checkpoint, `CheckpointCallback` uses `latest` to mark
+        this checkpoint.
         """
         logged = [row for row in self.run.metrics() if row["kind"] == "validation" and row["step"] == step]
         if logged:

@@ -65,7 +65,7 @@ def test_checkpoints_measures_one_size(rows_of):
 
 
 def test_consumers_names_reason_of_a_failed_consumer(rows_of, home):
-    """Check the error for this interpreter, which can import this package or cannot read the run's tokenizer."""
+    """Check the error if `--python` is this interpreter, which can import this package or cannot read the tokenizer."""
     pytest.importorskip("ctranslate2")
     flags = (f"--run={home.run}", "--sentences=3", "--formats=ctranslate2", f"--python={sys.executable}")
     with pytest.raises(UserError, match="--python=.* could not translate: .+ Give an interpreter"):
@@ -213,7 +213,7 @@ def test_gpu_report_measures_every_workload_in_miniature(rows_of, tmp_path):
     ]  # fmt: skip
     assert all(row["target_tokens_per_second"] > 0 for row in rows if row["workload"] == "train")
     assert by_workload["program"]["products"]["bf16"] > 20 and by_workload["program"]["host_transfers"] == 0
-    assert by_workload["program"]["products"]["f32"] == 1  # computes the mean logits for label smoothing
+    assert by_workload["program"]["products"]["f32"] == 1  # the mean logits for label smoothing
     assert by_workload["decode"]["output_tokens"] == 4 * 6 and by_workload["learn"]["updates"] == 2
     page = (tmp_path / "page.md").read_text()
     assert all(f"## {workload}" in page for workload in by_workload) and "| utilisation |" in page

@@ -1,4 +1,4 @@
-"""Choice and settings of the backend, and errors that name missing packages."""
+"""Tests of the choice and settings of the backend, and errors that name missing packages."""
 
 import importlib.util
 import json
@@ -35,7 +35,7 @@ def choose_from(monkeypatch, tmp_path):
         ("jax", "tensorflow", {"tensorflow", "jax"}, "jax"),
         (None, None, {"tensorflow", "jax"}, "tensorflow"),
         (None, "jax", {"tensorflow", "jax"}, "jax"),
-        (None, "tensorflow", {"jax"}, "jax"),  # may be the default that Keras wrote, not the user's choice
+        (None, "tensorflow", {"jax"}, "jax"),  # keras.json may contain Keras' default, not the user's choice
         ("", None, {"jax"}, "jax"),
         (None, "torch", {"jax", "torch"}, "jax"),
     ],

@@ -1,4 +1,4 @@
-"""The cache of converted models in a run directory."""
+"""Tests of the cache of converted models in a run directory."""
 
 import json
 import shutil

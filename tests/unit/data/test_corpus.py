@@ -1,4 +1,4 @@
-"""Corpus files: line ends, errors about damaged files, and downloads with a checksum."""
+"""Tests of corpus files: line ends, errors about damaged files, and downloads with a checksum."""
 
 import gzip
 import hashlib

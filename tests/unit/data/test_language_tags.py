@@ -1,4 +1,4 @@
-"""Tags of target languages in texts, vocabularies and filters."""
+"""Tests of the tags of target languages in texts, vocabularies and filters."""
 
 import numpy as np
 import pytest

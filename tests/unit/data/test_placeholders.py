@@ -1,4 +1,4 @@
-"""Placeholders: protected spans of sources, targets and translations, and placeholders in vocabularies."""
+"""Tests of placeholders: protected spans of sources, targets and translations, and entries in vocabularies."""
 
 import pytest
 from helpers.errors import complaint

@@ -1,4 +1,4 @@
-"""Options that reduce repetition: a ban on repeated n-grams, and a penalty for repeated tokens."""
+"""Tests of options that reduce repetition: a ban on repeated n-grams, and a penalty for repeated tokens."""
 
 import numpy as np
 import pytest

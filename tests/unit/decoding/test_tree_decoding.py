@@ -1,4 +1,4 @@
-"""Search constrained by the tree grammar: all outputs are trees, and the search finds the best ones."""
+"""Tests of search constrained by the tree grammar: all outputs are trees, and the search finds the best ones."""
 
 import itertools
 

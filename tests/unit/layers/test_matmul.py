@@ -1,4 +1,4 @@
-"""The matrix product and its gradients."""
+"""Tests of the matrix product and its gradients."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""BLEU for languages that do not separate words with spaces."""
+"""Tests of BLEU for languages that do not separate words with spaces."""
 
 import dataclasses
 import importlib.util

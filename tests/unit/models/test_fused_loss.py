@@ -1,4 +1,4 @@
-"""Projection and cross-entropy in chunks: comparison of loss and gradients with an unchunked computation."""
+"""Tests that projection and cross-entropy in chunks give the same loss and gradients as an unchunked computation."""
 
 import keras
 import numpy as np
@@ -126,7 +126,7 @@ def test_fused_loss_same_without_gradient(inputs, label_smoothing):
 @pytest.mark.parametrize("r_drop", (0.0, 2.0))
 @pytest.mark.parametrize(("dtype", "error"), (("bfloat16", 0.03), ("float16", 0.004)))
 def test_fused_loss_in_half_precision(monkeypatch, pairs, dtype, error, r_drop):
-    """Use weights that are too small for float16."""
+    """Use token weights that are too small to be accurate in float16."""
     monkeypatch.setattr(fused_loss, "CHUNK_LOGITS", 6 * VOCAB_SIZE)
     states, table, labels, weights = pairs
     weights = weights / 1e5

@@ -1,4 +1,4 @@
-"""Streamed translations, with an engine that reverses texts."""
+"""Tests of streamed translations, with an engine that reverses texts."""
 
 import json
 from dataclasses import replace
