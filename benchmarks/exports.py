@@ -16,8 +16,8 @@ text. `max_score_difference` covers only outputs whose tokens are the same as th
 the export. A SavedModel translates a warm-up batch before the measurement of sentences per second.
 
 CTranslate2 has a different beam search (docs/serving.md), so the benchmark also compares its greedy outputs and its
-log-probabilities of the references. CTranslate2's outputs are cut to this project's limit, the source length plus
-`extra_length`.
+log-probabilities of the references. The benchmark truncates CTranslate2's outputs to this project's limit, the source
+length plus `extra_length`.
 
 `--variants="huggingface float32" --python=PATH` measures the export for Hugging Face transformers. PATH is a Python
 interpreter with transformers, PyTorch, sentencepiece and sacremoses. The interpreter does not need this project.

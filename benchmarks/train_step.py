@@ -351,7 +351,7 @@ def row_of(size, variant, workloads, rounds, fastest, flags):
 
 
 def check(flags, folder):
-    """Compare the losses of all engines in four updates on padded batches, without dropout and label smoothing.
+    """Compare the losses of all engines in four updates on padded batches, without dropout or label smoothing.
 
     Raises:
         SystemExit: The losses differ.

@@ -73,7 +73,7 @@ def build(vocab_size, hparams, params):
         output_layer_bias=False, dropout=hparams["dropout"], attention_dropout=0.0, ffn_dropout=0.0,
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        # The tokens are ids of this project as text, so that outputs can be converted directly to ids.
+        # The vocabulary contains the ids of this project as text, so that output tokens can be parsed as ids.
         path = os.path.join(folder, "vocabulary.txt")
         with open(path, "w", encoding="ascii") as file:
             file.writelines(f"{i}\n" for i in swapped(np.arange(vocab_size)))

@@ -164,7 +164,7 @@ class BatchPlan:
         return epoch, segment, int(place - self._first_batches[segment])
 
     def _places(self, epoch, positions):
-        """Map positions in an epoch, integers `[count]`, to indices of batches in the unshuffled order, by length."""
+        """Map positions in an epoch, integers `[count]`, to indices of batches in the unshuffled order (by length)."""
         if not self._shuffle:
             return positions
         return permute(positions, self.batches_per_epoch, (self.seed, epoch, BATCHES))

@@ -59,7 +59,7 @@ class Batcher:
         wait: Maximum time in seconds that an item waits for other items while a worker is idle. After a batch of one
             item, there is no wait, because other items are unlikely to arrive.
         max_waiting: Maximum number of waiting items.
-        workers: Number of worker threads. With two, one can translate while the other prepares or decodes a batch.
+        workers: Number of worker threads. With two, one can run the model while the other tokenizes or detokenizes.
         observe: Function called with (number of items, number of tokens with padding, seconds) after each batch.
     """
 

@@ -88,7 +88,7 @@ def assert_same_training(trained, expected, number=UPDATES, names=("val_nll", "v
 
 
 def assert_train_resumes_and_ends_alike(strategy, folder):
-    """Assert that a run that resumes with a strategy on two devices gives the same result as a run on one device."""
+    """Assert that a run that resumes on two devices gives the same result as an uninterrupted run on one device."""
     with quick_runs():
         problem = kt.problem("reverse", data_dir=folder / "data", num_symbols=4, longest=5, train_pairs=30)
         hparams = small(train_steps=6, checkpoint_steps=4, eval_steps=6, beam_size=1, extra_length=2)

@@ -14,7 +14,7 @@ def test_device_rate_matches_matrix_products():
     x = keras.ops.convert_to_tensor(np.full((1024, 1024), 0.5, dtype="float32"))
     keras.ops.convert_to_numpy(keras.ops.matmul(x, x))
     seconds = []
-    for _ in range(3):  # take the fastest round, because other processes may slow down others
+    for _ in range(3):  # take the fastest round, because other processes may slow down the other two
         with Stopwatch() as stopwatch:
             for _ in range(8):
                 x = keras.ops.matmul(x, x) / 1024
