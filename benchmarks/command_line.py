@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_row(row, path):
-    """Add the command, commit and machine to a result row. Append the row to a .jsonl file and return it.
+    """Add the command, commit and machine to a result row, append the row to a .jsonl file, and return the row.
 
     Args:
         row: Result row. If it already has a commit, the function keeps that commit.

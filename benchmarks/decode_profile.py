@@ -2,10 +2,11 @@
 
     python benchmarks/decode_profile.py --json=docs/results/decode_profile.jsonl
 
-The program translates the batch once before it starts the profiler, so the times exclude tracing and compilation. The
-time of a kind of operation is the sum over all operations of that kind. Operations in different threads may overlap, so
-shares are more meaningful than seconds. Operations that XLA has fused appear as one operation with a name from XLA. The
-rate of matrix products is their number of floating-point operations per second, without operations on padding.
+The program translates the workload once before it starts the profiler, so the times exclude tracing and compilation.
+The time of a kind of operation is the sum over all operations of that kind. Operations in different threads may
+overlap, so the share of each kind in the total time is more meaningful than its time in seconds. Operations that XLA
+has fused appear as one operation with a name from XLA. The rate of matrix products is their number of floating-point
+operations, excluding those on padding, divided by their time.
 """
 
 import collections

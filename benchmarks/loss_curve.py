@@ -7,8 +7,8 @@
     python benchmarks/loss_curve.py --compare=now.json,earlier.json --json=docs/results/loss_curve.jsonl
     python benchmarks/loss_curve.py --compare=now.json,seed.json --json=docs/results/loss_curve.jsonl
 
-Runs use no dropout, because different versions of the code may draw different masks. A comparison of two seeds shows
-how much losses differ by chance. Losses are label-smoothed, in nats per token.
+Runs use no dropout, because different versions of the code may draw different dropout masks. A comparison of two
+seeds shows how much losses differ by chance. Losses are label-smoothed, in nats per token.
 """
 
 import json
@@ -50,7 +50,7 @@ def train(flags):
     from keras_transformer.runs.manifest import git_revision, machine
     from keras_transformer.training.schedule import compile_arguments
 
-    commit = git_revision()  # before training, because the checkout may change in the meantime
+    commit = git_revision()  # read before training, because the checkout may change during training
     problem = kt.problem(flags.problem, data_dir=flags.data_dir, raw_dir=flags.raw_dir).prepare()
     hparams = kt.hparams(flags.hparams, dropout=0.0, seed=flags.seed)
     model = kt.Transformer.from_hparams(hparams, vocab_size=problem.tokenizer.vocab_size)

@@ -144,7 +144,7 @@ class Process:
 
 
 def alternating(items, turn):
-    """Return a list of the items, reversed if `turn` is even, so that an item does not always follow the same one."""
+    """Return the items as a list, reversed if `turn` is even, so that consecutive rounds use opposite orders."""
     return list(items) if turn % 2 else list(items)[::-1]
 
 

@@ -8,10 +8,10 @@ in which the name of an operation contains the name of its layer. Operations run
 threads.
 
 Two rates form a roofline: the speed of a large matrix product, and the bandwidth of adding 1 to a large array. From
-the shapes of inputs and outputs, the benchmark computes the floating-point operations of matrix products and the bytes
-of all operations. Division by the two rates gives two times per operation, and the limit of the operation is the longer
-one. Operations take longer than their limit if their arrays are small, or if they compute exponentials or random
-numbers. They take less time than their limit if their arrays are in a cache.
+the shapes of inputs and outputs, the benchmark computes the floating-point operations of each matrix product, and the
+bytes that each operation reads and writes. Dividing each number by its rate gives two times per operation. The longer
+time is the limit of the operation. Operations take longer than their limit if their arrays are small, or if they
+compute exponentials or random numbers. They take less time than their limit if their arrays are in a cache.
 """
 
 import collections
@@ -120,7 +120,7 @@ def work_of(graph):
         }
         for node in nodes:
             inputs = []
-            for source in node.input:  # "name", "name:1", or "name:output:1" in functions
+            for source in node.input:  # format: "name", "name:1", or in functions "name:output:1"
                 name, _, number = source.partition(":")
                 inputs += shapes.get(name, [])[int(number.rpartition(":")[2] or 0) :][:1]
             numbers = sum(map(elements, inputs + shapes[node.name]))

@@ -1,4 +1,4 @@
-"""Engine for this project. It trains with `fit` on `TokenBatches`, and translates texts with `Translator.translate`.
+"""Engine keras_transformer (this project): training with `fit`, translation of texts with `Translator.translate`.
 
 The task `matmul` measures the speed of the machine with products of two large square matrices.
 """

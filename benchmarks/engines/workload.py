@@ -8,7 +8,7 @@ from keras_transformer.data.token_store import Sequences, Split
 from keras_transformer.data.tokenizers.base import SPECIAL
 
 MEAN_LENGTH = 29
-"""Mean length of the sentences of `wmt_lengths` in tokens."""
+"""Approximate mean of the lengths from `wmt_lengths`, in tokens."""
 
 
 def training_batches(corpus):

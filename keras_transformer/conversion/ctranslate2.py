@@ -23,7 +23,7 @@ EXCLUDED = -1e4
 QUANTIZATIONS = (
     "float32", "bfloat16", "float16", "int16", "int8", "int8_float32", "int8_bfloat16", "int8_float16",
 )  # fmt: skip
-"""Data types in which CTranslate2 stores matrices. A suffix, as in "int8_float32", is the data type of the rest."""
+"""Data types in which CTranslate2 stores matrices. With "int8_float32", the other weights are in float32."""
 
 
 def convert(weights, hparams, tokens, folder, quantization=None):

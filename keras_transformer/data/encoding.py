@@ -53,7 +53,7 @@ NO_NOISE = Noise()
 
 
 def cut_into_chunks(pairs):
-    """Cut pairs into lists of limited size. The result depends only on the pairs."""
+    """Yield consecutive pairs in lists of limited size. The boundaries between the lists depend only on the pairs."""
     chunk, characters = [], 0
     for source, target in pairs:
         chunk.append((source, target))
@@ -210,10 +210,10 @@ class ChunkWriter:
 @contextlib.contextmanager
 def without_ctrl_c():
     """Defer SIGINT (Ctrl-C) to the end of a `with` block. Processes that start inside the block ignore SIGINT."""
-    multiprocessing.resource_tracker.ensure_running()  # starting the tracker inside the block would unblock SIGINT
+    multiprocessing.resource_tracker.ensure_running()  # do this first, because starting the tracker unblocks SIGINT
     received, handler = [], None
     if threading.current_thread() is threading.main_thread():
-        # The mask below affects only this thread. If another thread gets SIGINT, Python runs the handler in this one.
+        # The mask below covers only this thread. If another thread gets SIGINT, Python runs the handler in this thread.
         handler = signal.signal(signal.SIGINT, lambda *_: received.append(True))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

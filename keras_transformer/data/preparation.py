@@ -1,4 +1,4 @@
-"""Preparation of a token store, which encodes each split in chunks and joins the chunks into columns.
+"""Preparation of a token store: encoding of each split in chunks, and joining of the chunks into columns.
 
 The file name of a chunk contains the position and the checksum of its texts. When an interrupted preparation resumes,
 it encodes only the chunks whose files are missing.

@@ -100,7 +100,7 @@ def augment(
     keras_option = "sampling" if options.search.sampling and engine == "auto" else None
     engine = choose_engine(engine, [run], checkpoint, precision, jit_compile, keras_option)
     result = AugmentResult()
-    total = sum(1 for _ in _lines(input_path, options, result))  # also detects damaged input before translation
+    total = sum(1 for _ in _lines(input_path, options, result))  # this pass also detects damaged input early
     identity = _identity(run, checkpoint, precision, engine, input_path, options)
     with work_directory(f"{output_path}.chunks", identity) as work:
         paths = [work.folder / f"{index:06d}.json" for index in range(-(-total // CHUNK))]

@@ -9,8 +9,8 @@ from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import UNSPACED
 
 CJK = "\u3000"
-"""Character that separates the scripts of `UNSPACED` in Unicode. Chinese and Japanese come after it. Scripts that have
-spaces between sentences but not between words, such as Thai, come before it."""
+"""Character between two groups of scripts in `UNSPACED`. Chinese and Japanese characters have higher code points.
+Scripts with spaces between sentences but not between words, such as Thai, have lower code points."""
 
 
 def split_texts(texts, language, keep_spans=False):

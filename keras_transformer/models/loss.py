@@ -71,7 +71,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         """Return the R-Drop term of each token twice, once per forward pass.
 
         Args:
-            logits: `[2 · tokens, vocab_size]`, with the two passes of a token next to each other.
+            logits: `[2 · tokens, vocab_size]`, with the two passes of each token in consecutive rows.
 
         Returns:
             float32 `[2 · tokens]`, in nats.

@@ -64,7 +64,7 @@ class Transformer(Seq2SeqModel):
     """
 
     layer_arguments: dict = {}
-    """Arguments of all encoder and decoder layers that are not fields of `HParams`."""
+    """Arguments for all encoder and decoder layers, in addition to those from `HParams`."""
 
     def __init__(self, vocab_size: int, hparams: HParams | dict | None = None, **fields: Any):
         base = {name: fields.pop(name) for name in ("name", "dtype", "trainable") if name in fields}
@@ -105,7 +105,7 @@ class Transformer(Seq2SeqModel):
         Args:
             hparams: `HParams`.
             problem: The problem that provides the vocabulary. The method prepares the problem if necessary.
-            vocab_size: Number of tokens in the vocabulary, instead of a problem.
+            vocab_size: Number of tokens in the vocabulary, if `problem` is None.
             **kwargs: Other arguments of the constructor.
 
         Raises:

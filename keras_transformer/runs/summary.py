@@ -13,8 +13,8 @@ def lines_by_step(rows):
 
     Returns:
         {"train": {step: line}, "validation": {step: line}, "checkpoint": {step: line}}. Each line also has the
-        "precision" of the run at that step. If the FLOP/s of the devices are known, it also has "paper_flops", the
-        operations during its "seconds" by the paper's method.
+        "precision" of the run at that step. If the FLOP/s of the devices are known, each line also has "paper_flops",
+        the number of floating-point operations in its "seconds", estimated by the paper's method.
     """
     lines = {"train": {}, "validation": {}, "checkpoint": {}}
     rate, precision = None, None
@@ -46,10 +46,10 @@ def training_summary(rows):
         - "padding": share of padding in all tokens.
         - "seconds", "evaluation_seconds", "checkpoint_seconds": time of updates, validations and checkpoints.
         - "data_seconds": time of batch preparation, mostly in parallel with updates.
-        - "flops": operations of matrix products for the shapes of the batches; a backward pass counts as two forward
-          passes.
-        - "paper_flops": operations by the paper's method (Table 2): seconds × devices × sustained single-precision
-          FLOP/s of a device, measured at the start of training.
+        - "flops": number of floating-point operations in matrix products, computed from the batch shapes; a backward
+          pass counts as two forward passes.
+        - "paper_flops": number of floating-point operations, estimated by the paper's method (Table 2): seconds ×
+          devices × sustained single-precision FLOP/s of a device, measured at the start of training.
         - "peak_memory_mb", "peak_device_memory_mb": peak memory of the process and of a device.
         - "curve": [{"step", "score"}], one entry per validation with decoding.
     """

@@ -59,7 +59,7 @@ class Health(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """Description of the model, and its limits per request and per text.
+    """Description of the model, and the limits per request and per text.
 
     `languages` lists the target languages of a multilingual model.
     """
@@ -144,7 +144,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         """A bracketed tree, such as (S (NP (PRP it)) (VP (VBZ works)))."""
 
         model_config = ConfigDict(extra="forbid")
-        tree: StrictStr  # a tree is longer than its sentence, so only the body size is limited
+        tree: StrictStr  # no maximum length, because a tree is longer than its sentence
 
     def prepare(texts, to):
         """Return the texts split into sentences, {name: sentence}, and the number of tokens of each sentence."""
@@ -258,7 +258,7 @@ def _translate(engine, items):
 
 
 def _split(texts, language, keep_spans):
-    """Return the sentences of each line of each text, one list per line.
+    """Return the sentences of the texts as nested lists, `[text][line][sentence]`.
 
     A blank line has no sentences. Without a language, the whole line counts as one sentence.
     """

@@ -53,7 +53,7 @@ class CompileAhead(StepCallback):
         _listen()
         # Each access to `self.model` makes Keras write to the variables. The compilation threads must not do this.
         model, self._began = self.model, time.monotonic()
-        state = _state_types(model)  # `fit` later removes the values from the variables
+        state = _state_types(model)  # read now, because `fit` later removes the values from the variables
         self._tasks = {shape: self._pool.submit(self._compile, model, state, shape) for shape in self._shapes}
         self._is_announced = False
 

@@ -78,7 +78,7 @@ def _title(kind, layer, heads):
 
 
 def _letters(label):
-    """Return the length of a label in Latin letters. East Asian characters and emoji count as 1.5 letters."""
+    """Return the length of a label, measured in Latin letters. East Asian characters and emoji count as 1.5 letters."""
     return sum(1.5 if unicodedata.east_asian_width(character) in "WF" else 1 for character in label)
 
 

@@ -94,7 +94,7 @@ def test_translate_nbest_lines_start_with_number_and_score(translate, translator
         for hypothesis in hypotheses
     ]
     assert outcome.succeeded() == [] and lines == expected
-    assert translate(LINES, "--nbest=3")[1][0].split("\t")[0] == "1"  # works although the run's beam_size is only 2
+    assert translate(LINES, "--nbest=3")[1][0].split("\t")[0] == "1"  # although the run's beam_size is 2
 
 
 def test_translate_jsonl_holds_all_figures(translate, translator):
@@ -260,7 +260,8 @@ def test_output_may_be_a_pipe_or_a_link(home, call, tmp_path, command):
     (tmp_path / "link.txt").symlink_to(tmp_path / "target.txt")
     inputs = {"translate": ["--input"], "score": ["--source", "--target"]}[command]
     flags = [f"--run={home.run}", *(f"{flag}={tmp_path}/lines.txt" for flag in inputs)]
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)  # the output fits into the pipe's buffer
+    # The commands do not wait for the reader, because their output fits into the buffer of the pipe.
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     assert call(command, *flags, f"--output={tmp_path}/pipe").status == 0
     written = os.read(reader, 10_000).decode()
     os.close(reader)

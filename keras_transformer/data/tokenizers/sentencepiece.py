@@ -64,7 +64,7 @@ class SentencePieceTokenizer(Tokenizer):
             raise no_byte_pairs("this SentencePiece model")
         if any(map(self._processor.is_byte, numbers)):
             raise no_byte_pairs("a SentencePiece model with byte fallback")
-        # Pieces that were not learned, such as `symbols`, have score 0. The last piece with score 0 is a learned one.
+        # Pieces that were not learned, such as `symbols`, have score 0, and so does the first learned piece after them.
         given = [i for i in numbers if not scores[i]][:-1]
         return BPEDropout(self.pieces(numbers), scores, self.word_starts, {*range(len(SPECIAL)), *given})
 

@@ -76,7 +76,7 @@ class CheckpointCallback(StepCallback):
         """Return whether the evaluation at `step`, if any, is better than that of the best checkpoint."""
         if not self.validation.evaluated(step):
             return False
-        best = self.run.checkpoints.best()  # reads a file, so not called after every update
+        best = self.run.checkpoints.best()  # reads a file, so call it only after evaluations
         # If the best checkpoint was damaged, the run has resumed from an earlier one and now replaces the damaged one.
         again = best and best["step"] == step and self.written != step
         return not best or again or self.ranking_key(self.validation.latest) > self.ranking_key(best)

@@ -1,4 +1,4 @@
-"""Plug-ins: the example in the documentation, the plug-ins that a run records, and errors in plug-ins."""
+"""Tests of plug-ins: the example in the documentation, the plug-ins that a run records, and errors in plug-ins."""
 
 import importlib
 import io
@@ -53,7 +53,7 @@ def scratch(monkeypatch, tmp_path):
         monkeypatch.setattr(one, "_descriptions", dict(one._descriptions))
     monkeypatch.setattr(plugins, "_loaded", {})
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python could reuse the bytecode of an earlier version
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # otherwise Python could run a plug-in's old bytecode
     monkeypatch.chdir(tmp_path)
     modules = set(sys.modules)
     yield

@@ -1,4 +1,4 @@
-"""Encoding in worker processes: Ctrl-C while they start."""
+"""Test that `without_ctrl_c` defers Ctrl-C to the end of the `with` block."""
 
 import signal
 import threading
@@ -26,7 +26,7 @@ def ctrl_c():
         assert received.wait(30)
 
     thread = threading.Thread(target=receive)
-    thread.start()  # start it before the test blocks SIGINT, because a new thread inherits the signal mask
+    thread.start()  # start before the test blocks SIGINT, because a new thread inherits the signal mask
     yield send
     start.set()
     thread.join()

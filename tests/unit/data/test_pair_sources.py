@@ -1,4 +1,4 @@
-"""Several files of parallel text with weights, and the problem that reads them."""
+"""Tests of weighted files of parallel text, and of the problem that reads several of them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Normalization of raw text: the characters that survive a round trip through the tokenizer."""
+"""Tests of text normalization: characters that survive a round trip through the tokenizer, and defaults of problems."""
 
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""Word dropout, whose choice of tokens to hide depends only on the seed and the batch."""
+"""Tests of word dropout: its rate, and that the hidden tokens depend only on the seed and the batch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Beam search (§6.1): comparison with exhaustive and greedy search, and invariants of hypotheses."""
+"""Tests of beam search (§6.1): comparison with exhaustive and greedy search, and invariants of hypotheses."""
 
 import itertools
 
@@ -25,7 +25,7 @@ from keras_transformer.models.transformer import last_tokens
 LETTERS = "abc"
 SYMBOLS = (UNK, 4, 5, 6)  # possible tokens before EOS
 SOURCES = ["b", "a c", "c c a", "a b c"]
-EXTRA = 1  # so the length limits of SOURCES are 3 to 5
+EXTRA = 1  # the length limits of SOURCES are then 3 to 5 tokens, including EOS
 EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # number of sequences of at most 5 tokens, including EOS
 ALPHAS = (0.0, 0.6, 1.0)
 
@@ -163,7 +163,7 @@ def test_hypotheses_depend_on_their_text_only(translator, texts, sizes, alpha, e
 
 
 class Table:
-    """Substitute for a model. The next token depends on the sentence, the position and all earlier tokens."""
+    """Substitute for a model. Its logits depend on the sentence, the position and all earlier tokens."""
 
     def __init__(self, seed, batch=5, length=9, vocab_size=8, scale=2.0, raised=()):
         rng = np.random.default_rng(seed)
@@ -183,7 +183,7 @@ class Table:
         return total
 
     def decode(self, tokens, index, path, cache):
-        """Decode one step. Instead of keys and values, `path` contains the sum of the earlier tokens' contributions."""
+        """Decode one step. Instead of keys and values, `path` contains what the earlier tokens add to the logits."""
         effect = ops.take(ops.convert_to_tensor(self.by_symbol), ops.maximum(index - 1, 0), axis=0)
         path = path + ops.take(effect, last_tokens(tokens, index), axis=0) * ops.cast(index > 0, "float32")
         return ops.take(ops.convert_to_tensor(self.by_position), index, axis=1)[:, None] + path, path, cache

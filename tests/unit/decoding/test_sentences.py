@@ -1,4 +1,4 @@
-"""Translation sentence by sentence: splitting and joining of texts, and their use in `Translator.translate`."""
+"""Tests of translation sentence by sentence: splitting of texts, joining of sentences, `Translator.translate`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Export of packages for Argos Translate."""
+"""Tests of exported packages for Argos Translate."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""Dropout (§5.4): rate, scale of the kept values, and mask of the gradient."""
+"""Tests of dropout (§5.4): rate, scale of the kept values, and mask of the gradient."""
 
 import keras
 import numpy as np

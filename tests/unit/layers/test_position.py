@@ -1,4 +1,4 @@
-"""Positional encodings (§3.5), compared with a NumPy oracle."""
+"""Tests of positional encodings (§3.5), compared with a NumPy oracle."""
 
 import numpy as np
 import oracles

@@ -1,4 +1,4 @@
-"""Layers, shapes and parameter counts in `summary()` and `plot_model`."""
+"""Tests of layers, shapes and parameter counts in `summary()`, and of functional models for `plot_model`."""
 
 import re
 

@@ -60,7 +60,7 @@ def test_word_heads_count_tags_as_words():
     (ids,) = tokenizer.encode_targets(["(S (S (T a)) (U b))"])
     model = adopted(tokenizer)
     source = [[*tokenizer.encode(["a b"])[0], EOS]]
-    turns = [[0], [0], [0], [1], [1], [2], [2]]  # BOS (S (S T )S U )S
+    turns = [[0], [0], [0], [1], [1], [2], [2]]  # positions: BOS, (S, (S, T, )S, U, )S
     assert seen_words(model, source, [[BOS, *ids]]) == turns
     for count in range(7):
         tokens = np.array([[ids[:count] + [PAD] * (6 - count)]])

@@ -236,7 +236,7 @@ def write_text(folder, split, pairs, compress=False):
 
 
 def pairs_of(count, different=None):
-    """Return `count` pairs with distinct targets. Sources repeat after `different` lines."""
+    """Return `count` pairs with distinct targets. Sources repeat after `different` pairs (default: never)."""
     return [(f"source {i % (different or count)}", f"target {i}") for i in range(count)]
 
 
@@ -300,7 +300,7 @@ def test_extra_train_keeps_vocabulary(tmp_path):
     assert more.tokenizer.to_bytes() == plain.tokenizer.to_bytes() and more.prepared_dir != plain.prepared_dir
     backwards = load_problem("parallel_text_rev", raw_dir=tmp_path, extra_train=f"{tmp_path}/taught", **where)
     assert stored(backwards) == [(target, source) for source, target in stored(more)]
-    # With validation files, no training pairs are held out for validation. Changed text files are read again.
+    # With validation files, the problem holds out no training pairs. It also reads changed text files again.
     write_text(tmp_path, "validation", pairs_of(3))
     for packed in tmp_path.glob("taught.*.gz"):
         packed.unlink()

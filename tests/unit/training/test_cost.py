@@ -286,14 +286,14 @@ def counted(*flags, capsys):
 
 
 def test_paper_flops_match_table_2():
-    """Compare with 3.3e18 (base) and 2.3e19 (big) FLOPs, from the times in §5.2 and the P100's rate in footnote 5."""
+    """Compute 3.3e18 (base) and 2.3e19 (big) FLOPs from the times in §5.2 and the P100's rate in footnote 5."""
     tflops = GPU_TFLOPS["P100"]
     assert f"{paper_flops(PAPER_HOURS['base'], PAPER_GPUS, tflops):.1e}" == "3.3e+18"
     assert f"{paper_flops(PAPER_HOURS['big'], PAPER_GPUS, tflops):.1e}" == "2.3e+19"
 
 
 def test_training_cost_near_6_flops_per_weight_and_token():
-    """Compare with a rule of thumb for the operations per token.
+    """Compare the cost with a rule of thumb: 6 floating-point operations per weight and token.
 
     Each weight takes part in one multiply-add in the forward pass and in two in the backward pass.
     """
