@@ -215,7 +215,7 @@ def assembly(path, batch_tokens, count):
 
     epoch = batches.batches_per_epoch
     figures = {"open_seconds": open_seconds, "first_batch_seconds": cpu_timed(make, 0, 1)[1]}
-    figures["first_epoch_seconds"] = cpu_timed(make, 1, epoch)[1]  # includes reading the corpus from disk
+    figures["first_epoch_seconds"] = cpu_timed(make, 1, epoch)[1]  # the first epoch reads the corpus from disk
     seconds = cpu_timed(make, epoch, epoch + count)[1]
     return {**figures, **rates(batches, count, seconds), "peak_memory_mb": peak_memory() - before}
 

@@ -10,7 +10,7 @@
 | lines_1000 | the same command with 1,000 lines |
 | server_N | requests by N clients, each with one sentence at a time |
 | text_64 | requests by one client for a text of 64 lines; `first_ms` is the median time to the first line |
-| stream_64 | the same requests with `stream` |
+| stream_64 | the same requests with streamed answers |
 
 Each measurement starts the engine in a new process. In each round, engines and checkouts take turns, so that other
 programs slow down all of them alike. `--baseline` is another checkout of this project, and `over_baseline` is the ratio

@@ -97,7 +97,7 @@ class Parse(NamedTuple):
 
 def gold_trees(problem, split):
     """Return [(treebank, `Tree`), ...] for a split. The treebank is a prefix of the file name, such as "wsj"."""
-    if split not in getattr(problem, "files", {}):  # toy_parsing, for example, generates its trees
+    if split not in getattr(problem, "files", {}):  # a problem without files, such as toy_parsing
         return [("", tree) for tree in problem.trees(split)]
     return [
         (path.name.partition("_")[0].lower(), tree)

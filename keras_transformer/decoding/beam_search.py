@@ -213,7 +213,7 @@ def _extend(state, logits, inputs, options):
     beam_size, index = options.beam_size, state.index
     only = _only_token(index, inputs)[:, None]
     free = (only == PAD)[:, :, None]
-    # The next lines mask PAD, BOS and sometimes EOS. From 2K + 3 tokens per hypothesis, at least 2K remain.
+    # Take 2K + 3 tokens per hypothesis. The next lines mask PAD, BOS and sometimes EOS, so at least 2K remain.
     allowed = _allowed(state, logits, inputs, options)
     log_p, tokens, normalizer = top_k_tokens(logits, allowed, 2 * beam_size + 3)
     legal = (tokens != PAD) & (tokens != BOS) & ((tokens != EOS) | (index >= options.min_length))

@@ -55,7 +55,7 @@ def search_inputs(source, texts, prefixes, phrases, options, few_shapes):
 
 
 def room_for(phrases):
-    """Return the total length of a text's phrases, the number of steps that one beam needs to generate all phrases."""
+    """Return the total length of a text's phrases, which is the number of steps that a beam needs to generate them."""
     return sum(map(len, phrases))
 
 

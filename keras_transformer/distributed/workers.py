@@ -143,7 +143,7 @@ class _TensorFlowWorkers(_SeveralWorkers):
         self.strategy, self.number, self.count = strategy, number, count
 
     def all_reduce_sum(self, values):
-        values = np.asarray(values, np.int64)  # TensorFlow does not place int32 on GPUs
+        values = np.asarray(values, np.int64)  # int64, because TensorFlow does not place int32 on GPUs
         local = self.strategy.num_replicas_in_sync // self.count
 
         def replica_values(context):

@@ -1,4 +1,4 @@
-"""Tests of synthetic pairs from monolingual text: their sides, skipped lines, shards, and resuming."""
+"""Tests of synthetic pairs from monolingual text: the side of the input, skipped lines, shards, and resuming."""
 
 import dataclasses
 import gzip

@@ -33,7 +33,7 @@ def test_export_uploads_all_files(hub, trained_run, tmp_path, capsys):
     assert hub.files == {"someone/toy-en-tr": first}
     assert hub.private == {"someone/toy-en-tr": True}
     export.main([*flags, f"--output_dir={tmp_path}/exported", "--checkpoint=last", "--force"])
-    assert hub.files == {"someone/toy-en-tr": contents(tmp_path / "exported")}  # replaced the old files
+    assert hub.files == {"someone/toy-en-tr": contents(tmp_path / "exported")}  # the second upload replaced the files
     assert hub.files["someone/toy-en-tr"]["export.json"] != first["export.json"]
 
 
