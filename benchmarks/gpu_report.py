@@ -8,7 +8,7 @@ The benchmark needs no network connection.
 Workloads:
 
 - `rate`: rate of products of two large square matrices in bfloat16 and float32, in TFLOP/s.
-- `train`: speed of `base` and `big` in bfloat16, in Keras' `fit` with `TokenBatches` of random tokens. Sentence lengths
+- `train`: speed of `base` and `big` in bfloat16 with Keras' `fit` on `TokenBatches` of random tokens. Sentence lengths
   are as in WMT ("wmt") or all equal ("fixed"). `utilisation` is the rate of the model's matrix products, including
   padding, as a share of `rate`.
 - `phases`: seconds of the forward pass alone and of the whole update, for one batch on the device.

@@ -4,9 +4,9 @@
 
 The benchmark first writes a corpus of random words. Sentences have about 25 words on average, as in WMT, and word
 frequencies follow Zipf's law. Memory is the peak resident memory of this process and its workers, sampled from /proc
-ten times per second. The value is an upper bound, because memory pages that processes share count once per process. CPU
-seconds are those of this process and of workers that have ended. On a busy machine, CPU seconds are more meaningful
-than wall-clock seconds.
+ten times per second. The value is an upper bound, because a memory page that several processes share counts once for
+each process. CPU seconds include this process and the workers that have ended. On a busy machine, CPU seconds are more
+meaningful than wall-clock seconds.
 """
 
 import argparse

@@ -35,8 +35,8 @@ class TfdsCorpus:
         url: URL of one of the files to download, used to check whether the server is reachable.
         download_size: Total size of the download as text, such as "1.6 GiB".
         plain_files: Description of the plain files that `--raw_dir` accepts instead of this corpus, for messages.
-        sgml_splits: Splits whose SGML entities `pairs` must decode, such as WMT's newstest sets: TFDS reads them from
-            `.sgm` files without decoding entities. In the training text, "&amp;" is literal.
+        sgml_splits: Splits whose SGML entities `pairs` must decode, such as WMT's newstest sets, which TFDS reads from
+            `.sgm` files without decoding the entities. In the training text, "&amp;" is literal.
     """
 
     name: str

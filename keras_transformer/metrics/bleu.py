@@ -17,7 +17,7 @@ SACREBLEU = {
     "chrF": ("CHRF", {}),
 }
 TRANSLATION_METRICS = {"bleu": "sacreBLEU", "chrf": "chrF"}
-"""Scores of translations that the hyperparameter `best_metric` can select, {its value: name of the score}."""
+"""{value of the hyperparameter `best_metric`: name of the translation score that it selects}."""
 EXACT_MATCH = "exact match"
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none")
 """sacreBLEU's tokenizers. `flores101`, `flores200` and `spBLEU-1K` download a SentencePiece model when first used."""

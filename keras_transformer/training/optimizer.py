@@ -9,7 +9,7 @@ FIRST_LOSS_SCALE, LARGEST_LOSS_SCALE, GOOD_UPDATES = 2.0**15, 2.0**24, 2000
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class GuardedAdam(keras.optimizers.Optimizer):
-    """Adam (Kingma & Ba, 2015) that first checks the global norm of the gradients, summed over replicas.
+    """Adam (Kingma & Ba, 2015) that first checks the global norm of the gradients' sum over replicas.
 
     If the norm is not finite, the optimizer skips the update: weights, moments and averages keep their values, and only
     the step count increases. In float16, it scales the loss (Micikevicius et al. 2018, "Mixed Precision Training"). A

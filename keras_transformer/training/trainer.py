@@ -62,8 +62,8 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
         The `Run`.
 
     Raises:
-        UserError: The directory holds another run, another process is training in it, or it is not writable; a corpus
-            file is invalid; training ran out of memory; or updates are not finite.
+        UserError: The directory is not writable, is in use, or contains other files or a run with different settings.
+            Or a corpus file is invalid, training ran out of memory, or updates are not finite.
         WorkerLost: Another worker failed or does not respond.
         Interrupted: SIGTERM or SIGINT arrived. Before raising, the function writes a checkpoint of the last update.
     """
