@@ -2,9 +2,9 @@
 
     python benchmarks/checkpoints.py --json=docs/results/checkpoints.jsonl
 
-As in training, a checkpoint contains the weights, their moving average and the optimizer state. The share assumes the
-default checkpoint interval and updates of at most `--tokens` tokens per side. Most runs have larger updates, which take
-longer, so the share of their checkpoints is smaller.
+As in training, a checkpoint contains the weights, their moving average and the optimizer state. To compute the share,
+the benchmark assumes the default checkpoint interval and updates of at most `--tokens` tokens per side. Most training
+runs have larger updates, which take longer, so writing checkpoints takes a smaller share of their time.
 """
 
 import tempfile

@@ -4,11 +4,12 @@
     python benchmarks/layer_types.py --from=docs/layer_types.jsonl      # print the tables of existing measurements
     taskset -c 0 python benchmarks/layer_types.py --clock=cpu           # for machines that run other work
 
-Inputs are small batches of random float32 numbers, large enough that the overhead of an operation does not dominate.
-The benchmark varies the length at one width, and the width at one length, up to 2^27 elements in the largest tensor of
-a layer. It times all layers at all sizes once before it repeats any measurement, and reports minimum times, which other
-programs affect least. An exponent is the slope of a least-squares fit of log time against log size, over the three
-largest sizes. The counted exponent uses the number of operations in matrix products instead of the time.
+Inputs are batches of random float32 numbers. The batches are small, but large enough that the overhead of an operation
+does not dominate. The benchmark varies the length at one width, and the width at one length, up to 2^27 elements in the
+largest tensor of a layer. It times all layers at all sizes once before it repeats any measurement, and reports minimum
+times, which other programs affect least. An exponent is the slope of a least-squares fit of log time against log size,
+over the three largest sizes. For the columns `counted`, the fit uses the number of operations in matrix products
+instead of the time.
 """
 
 import collections
@@ -310,7 +311,7 @@ def read(path):
     """Return the rows of a file written with `--json`.
 
     Raises:
-        UserError: The file cannot be read or has other contents.
+        UserError: The file cannot be read or does not contain rows of this benchmark.
     """
     fields = {"layer", "n", "d", "pass", "seconds", "sweeps", "flops", "clock"}
     try:

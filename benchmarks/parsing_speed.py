@@ -2,8 +2,8 @@
 
     python benchmarks/parsing_speed.py --run=runs/mine --sentences=1000 --beam_size=21
 
-The time excludes loading the model and a warm-up search, which traces functions. `whole_trees` counts the outputs that
-are trees over all words of their sentences.
+The time excludes loading the model and a warm-up, in which the backend traces the search. `whole_trees` counts the
+outputs that are trees over all words of their sentences.
 """
 
 import itertools

@@ -3,11 +3,11 @@
     python benchmarks/serve.py --run=runs/multi30k --json=docs/results/serve.jsonl
     python benchmarks/serve.py --run=runs/multi30k --clients=64 --seconds=600 --json=docs/results/serve.jsonl
 
-The benchmark starts `python -m keras_transformer.serve` in a process on this machine. Each client sends one test
-sentence after the other without pauses. All clients run in the process of the benchmark, which shares the cores with
-the server. `wrong` counts the answers that differ from the output of `Translator`. Latencies are measured from request
-to answer, in milliseconds. The benchmark samples the server's memory every ten seconds. `memory_mb` contains two
-samples: after a tenth of the time and at the end.
+The benchmark starts `python -m keras_transformer.serve` in a process on this machine. Each client sends a sentence of
+the test split, waits for the answer and immediately sends the next sentence. All clients run in the process of the
+benchmark, which shares the cores with the server. `wrong` counts the answers that differ from the output of
+`Translator`. Latencies are measured from request to answer, in milliseconds. The benchmark samples the server's memory
+every ten seconds. `memory_mb` contains two of these samples, one after a tenth of the time and one at the end.
 """
 
 import http.client
@@ -28,7 +28,7 @@ from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 
 ENGINES = ("keras", "ctranslate2")
-WARM_UP = 5  # duration of the requests before each measurement, in seconds
+WARM_UP = 5  # duration of the warm-up before each measurement, in seconds
 
 
 def main(arguments):
@@ -108,7 +108,7 @@ class Server:
         """Let clients send requests for some time. Return a dict with the latencies in milliseconds and other results.
 
         In the dict, `first_lines` contains the milliseconds from each request to the first line of its answer. With
-        `stream`, the first line arrives earlier.
+        `stream`, the server can send this line before it has translated the whole text.
         """
         first = time.monotonic()
         latencies, first_lines, wrong, errors = [], [], [], []

@@ -17,8 +17,8 @@ DRAWS = 1000
 class SymbolProblem(Problem):
     """Problem whose sources are random sequences of symbols and whose targets are a function of the sources.
 
-    A hash of the source determines its split, so no source is in two splits. Sequences of a single symbol are always in
-    the training split.
+    A hash of the source determines its split, so no source is in two splits. Sequences of length 1 are always in the
+    training split.
     """
 
     num_symbols: int = setting(20, "number of different symbols", low=2, high=1000)
@@ -67,7 +67,7 @@ class SymbolProblem(Problem):
 
 
 def split_of(sequence):
-    """Return the split of a sequence of symbols. One in eight belongs to validation, and one in eight to test."""
+    """Return the split of a sequence. One sequence in eight belongs to validation, and one in eight to test."""
     if len(sequence) == 1:
         return "train"
     return {0: "validation", 1: "test"}.get(hashlib.sha256(" ".join(sequence).encode()).digest()[0] % 8, "train")

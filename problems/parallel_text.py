@@ -143,8 +143,8 @@ def _is_tsv(source):
 class Direction(ParallelText):
     """One direction of `MultilingualText`.
 
-    If no files are listed, the problem reads each split from the first of the following files that exist. The names are
-    those of the training files for the direction from English to German.
+    If no files are listed, the problem reads each split from the first of the following files that exist. The names in
+    the list are those of the training files for the direction from English to German.
 
     - `train.en-de.en` and `train.en-de.de`, or `train.en-de` with `.tsv`, `.jsonl` or `.tmx`,
     - the same names with `de-en`, in which case the problem swaps the two sides,
@@ -174,7 +174,7 @@ class Direction(ParallelText):
         return [found] if found else []
 
     def _listed_sources(self, text, split):
-        """Return the sources of the entries for this direction or its reverse, and of entries without languages."""
+        """Return the `PairSource`s of the entries that name this direction, its reverse or no languages."""
         own, sources = (self.source, self.target), []
         for languages, entry in parse_entries(text):
             if languages and {*languages} != {*own}:

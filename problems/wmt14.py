@@ -7,12 +7,13 @@ TensorFlow Datasets (TFDS) downloads `wmt14_translate` 1.0.0 into DATA_DIR/tenso
     wmt14_enfr        40,836,876   36 million            6.20 GiB   14.65 GiB
 
 The numbers are from the TFDS catalog. The training text consists of Europarl 7, Common Crawl and News Commentary 9. For
-French, it also contains the UN corpus and the 10⁹ corpus. Pairs with an empty side are excluded. The paper does
+French, it also contains the UN corpus and the 10⁹ corpus. TFDS excludes pairs with an empty side. The paper does
 not state which French pairs it dropped. The validation split is newstest2013 (3,000 lines), as in Table 3. The test
 split is newstest2014 (3,003 lines).
 
 TFDS reads newstest2013 and newstest2014 from SGML files and keeps their entities, such as `&amp;` and `&quot;`. This
-module decodes the entities of both sets, because the training text contains none. It does not decode plain files.
+module decodes the entities of both sets, because the training text contains none. It does not decode entities in
+plain files.
 
 Characters are not normalized (`normalization=identity`), as in tensor2tensor. The paper does not mention normalization.
 

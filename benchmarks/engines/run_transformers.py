@@ -2,9 +2,9 @@
 
     python benchmarks/engines/run_transformers.py EXPORT REQUEST.json ANSWER.json
 
-`exports.py` writes the request, {"texts": […], "references": […], "batch": N}, and runs this program with the
-interpreter of its flag `--python`. The answer contains the translations of greedy and beam search, the
-log-probabilities of the references' tokens in nats, and the sentences per second of beam search.
+`exports.py` writes the request, {"texts": […], "references": […], "batch": N}, with N sentences per batch. It runs this
+program with the Python interpreter given by its flag `--python`. The answer contains the translations of greedy and
+beam search, the log-probabilities of the references' tokens in nats, and the sentences per second of beam search.
 """
 
 import json

@@ -11,9 +11,9 @@ BLOCK = 1 << 20
 class LengthIndex:
     """Pairs of a corpus, grouped by their two lengths and sorted so that neighbours have similar lengths.
 
-    Groups are in ascending order of the length of their longer side. Groups that are equal in this length are in the
-    order of source length minus target length, ascending if the longer side is even and descending if it is odd. The
-    pairs of a group keep their order in the corpus.
+    Groups are in ascending order of n, the length of their longer side. Groups with the same n are sorted by source
+    length minus target length, in ascending order if n is even and in descending order if n is odd. The pairs of a
+    group keep their order in the corpus.
 
     Args:
         source: int64 `[groups]`, source length of the pairs in each group, including EOS.

@@ -1,7 +1,7 @@
 """Placeholders `<ph1>`, `<ph2>`, …, which stand for spans of a text that a translation must not change.
 
-Placeholders are whole pieces of the vocabulary, and `placeholder_insertion` teaches a model to copy them. Before
-translation, a placeholder replaces each protected span of a source. After translation, the spans replace the
+Each placeholder is a single piece of the vocabulary, and `placeholder_insertion` teaches a model to copy placeholders.
+Before translation, a placeholder replaces each protected span of a source. After translation, the spans replace the
 placeholders. Protected spans are web and e-mail addresses, texts between `<ph>` and `</ph>`, and texts such as `<ph1>`.
 """
 

@@ -39,7 +39,7 @@ class TokenStore:
         reverse: Whether to swap source and target.
 
     Raises:
-        UserError: The directory is not a complete store, is damaged, or has the format of another version.
+        UserError: The directory is not a complete store, is damaged, or has the format of another package version.
     """
 
     def __init__(self, path, reverse=False):

@@ -147,8 +147,8 @@ class CTranslate2Translator(BaseTranslator):
                 if ids[-1:] == [EOS] and not (options.sampling or prefixes[i] or options.min_length):
                     found[i].append((ids, score * len(ids) ** options.alpha))
                 else:
-                    # `_hypotheses` scores these ids, because CTranslate2's score lacks prefix tokens or EOS, or is
-                    # based on modified probabilities.
+                    # `_hypotheses` scores these ids, because CTranslate2's score does not include the prefix or EOS,
+                    # or is based on modified probabilities.
                     found[i].append((ids if ids[-1:] == [EOS] else [*ids, EOS], None))
         return found
 

@@ -101,7 +101,7 @@ class SearchOptions:
 
     @property
     def against_repetition(self) -> dict[str, Any]:
-        """{name: value} of `no_repeat_ngram` and `repetition_penalty`, each only if it differs from its default."""
+        """The options `no_repeat_ngram` and `repetition_penalty` that differ from their defaults, {name: value}."""
         values = {name: getattr(self, name) for name in ("no_repeat_ngram", "repetition_penalty")}
         return {name: value for name, value in values.items() if value != getattr(SearchOptions, name)}
 
@@ -130,7 +130,7 @@ class SearchOptions:
         return dataclasses.replace(self, **given, constraint=constraint)
 
     def static(self) -> "SearchOptions":
-        """Return a copy that keeps only the constants of a compiled search. The other options have their defaults."""
+        """Return a copy with only the options that are constants of a compiled search, and defaults for all others."""
         sampling = self.sampling and dataclasses.replace(self.sampling, seed=0)
         return SearchOptions(
             self.beam_size, min_length=self.min_length, no_repeat_ngram=self.no_repeat_ngram,

@@ -111,7 +111,8 @@ class TextTranslator(tf.Module):
         self._search = GraphBeamSearch(translator.models).search
         if self._constraint:
             self._word_starts = tf.constant(translator.tokenizer.word_starts)
-        # The signatures share `translated`. The lambda hides it from `tf.saved_model.save`, which would store it twice.
+        # The signatures share `translated`. The lambda hides this function from `tf.saved_model.save`, which would
+        # otherwise store it twice.
         translated = tf.function(self._translated_batch, autograph=False)
         self._translated = lambda *arguments: translated(*arguments)
         # The SavedModel stores only the variables that this module tracks.

@@ -38,7 +38,7 @@ def replica_id():
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class Dropout(keras.layers.Layer):
-    """Dropout (§5.4): in training, sets a fraction of the inputs to 0 and scales the others by 1 / (1 - rate).
+    """Dropout layer (§5.4) that in training sets a fraction of the inputs to 0 and scales the others by 1 / (1 - rate).
 
     Args:
         rate: Fraction of inputs to drop, from 0 to 1. On TensorFlow, the layer rounds it to a multiple of 2⁻¹⁶.
@@ -56,7 +56,7 @@ class Dropout(keras.layers.Layer):
         self.seed = seed
 
     def build(self, input_shape=None):
-        # Create the generator here, because its variable's path in checkpoints must include the layer's name.
+        # Create the generator in `build`, because its variable's path in checkpoints must include the layer's name.
         self.seed_generator = ReplicaSeedGenerator(self.seed, name="seed") if self.rate else None
 
     def call(self, inputs, training=False):

@@ -18,7 +18,7 @@ def paper_bleu(hypotheses, references, language):
 
     Args:
         hypotheses, references: Lists of texts.
-        language: Language code of the texts, with which Moses selects a list of abbreviations that end in a period.
+        language: Language code of the texts. It selects Moses' list of abbreviations that end in a period.
 
     Raises:
         UserError: sacremoses, a port of the Moses tokenizer, is not installed.

@@ -87,10 +87,11 @@ def _scale_gradients(grad_out, gradients, dtypes):
 def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
     """Compute the losses and the gradient in chunks.
 
-    The gradient with respect to the logits of a token is `weight · (p − (1 − ε) · onehot(label) − ε/V)`. R-Drop adds
-    the gradient of the divergence to `p`. Each additional operation on all logits would take a tenth of the time of a
-    matrix product. Therefore, the function applies the weight and the term ε/V to arrays of width d_model instead. If
-    the matrix products are exact, it treats the term (1 − ε) · onehot(label) in the same way.
+    The gradient with respect to the logits of a token is `weight · (p − (1 − ε) · onehot(label) − ε/V)`, where p is
+    the softmax of the logits and V the vocabulary size. R-Drop adds the gradient of the divergence to p. Each
+    additional operation on all logits would take a tenth of the time of a matrix product. Therefore, the function
+    applies the weight and the term ε/V to arrays of width d_model instead. If the matrix products are exact, it treats
+    the term (1 − ε) · onehot(label) in the same way.
 
     Returns:
         (smoothed, plain), the smoothed and the plain cross-entropy, `[tokens]` each, and (scale, gradient of states,

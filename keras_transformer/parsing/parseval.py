@@ -1,6 +1,6 @@
-"""Labeled bracketing scores of parses, computed like the program EVALB (Sekine and Collins).
+"""Labeled bracketing scores of parses, computed as in the program EVALB (Sekine and Collins).
 
-`sentence_score` implements the rules for one sentence. The scores differ from EVALB in the following ways:
+`sentence_score` implements the rules for one sentence. The scores differ from those of EVALB in the following ways:
 
 - This module ignores the Penn Treebank's unlabeled outer bracket, as in `( (S ...))`. EVALB counts it as a bracket
   with an empty label.
@@ -8,8 +8,9 @@
 - The row of an error sentence contains zeros, even if its brackets are malformed.
 - There is no maximum number of errors after which scoring stops.
 
-EVALB ignores error sentences, so a parser's scores improve if it fails on hard sentences. `f1_of_all_sentences`
-includes these sentences and counts all their brackets as unmatched.
+EVALB ignores error sentences: those whose words differ from the gold words or whose test brackets are malformed. A
+parser's scores therefore improve if it fails on hard sentences. `f1_of_all_sentences` includes error sentences and
+counts all their brackets as unmatched.
 """
 
 import collections
@@ -163,7 +164,8 @@ class Parseval:
     def table(self):
         """Return the output of EVALB: the table, its total row and the two summaries.
 
-        As in later versions of EVALB, the total in the column Cross is the sum over the rows.
+        The total in the column Cross is the sum over the rows. Older versions of EVALB print the number of sentences
+        without crossing brackets instead.
         """
         return "\n".join([*_HEADER, _RULE, *self.rows(), _RULE, self._total_row(), self.summary()])
 

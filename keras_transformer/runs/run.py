@@ -134,7 +134,7 @@ class Run:
         write_json(self.path / "config.json", self.config)
 
     def write_manifest(self, manifest):
-        """Write the result of `make_manifest`."""
+        """Write manifest.json. `manifest` is the result of `make_manifest`."""
         write_json(self.path / "manifest.json", manifest)
 
     def atomic_open(self, name):
@@ -181,7 +181,7 @@ class Run:
                 ) from None
 
     def check_same_config(self, config):
-        """Raise a `UserError` that names the first difference between this run and `config`."""
+        """Raise a `UserError` if `config` differs from this run in a setting that a resumed run cannot change."""
         was, now = _fixed({**self.config, "hparams": dataclasses.asdict(self.hparams)}), _fixed(config)
         for name in was | now:  # problem and preset first, because the hparams depend on them
             if was.get(name) != now.get(name):

@@ -139,9 +139,9 @@ def _write_shard(problem, path, shard, corpus, tokenizer, expected):
 
 
 def _vocabulary(problem, folder):
-    """Return the shared tokenizer and {split: expected number of pairs}.
+    """Return the shared tokenizer, and {split: expected number of pairs} or None.
 
-    If no process has learned the vocabulary yet, learn it now. Otherwise, the second value is None.
+    If no process has learned the vocabulary yet, this function learns it. Otherwise, the second value is None.
     """
     path = folder / VOCABULARY
     folder.mkdir(parents=True, exist_ok=True)

@@ -69,7 +69,7 @@ def default_log():
 
 @contextlib.contextmanager
 def silent_log():
-    """Drop the log of the package inside a `with` block."""
+    """Discard the log of the package inside a `with` block."""
     level = LOGGER.level
     LOGGER.setLevel(logging.CRITICAL + 1)
     try:

@@ -9,7 +9,8 @@ from helpers.commands import spawn
 
 BACKEND = keras.backend.backend()
 DEVICES = 1 if BACKEND == "tensorflow" else 2
-"""Number of devices per worker. A TensorFlow worker has one, because no environment variable can split a CPU."""
+"""Number of devices per worker. A TensorFlow worker has one, because no environment variable makes TensorFlow split the
+CPU into several devices."""
 
 
 def free_ports(count):

@@ -106,7 +106,7 @@ def test_run_of_another_version_is_reported(home, call, command):
     config = json.loads((home.run / "config.json").read_text())
     config["hparams"]["positions"] = "words"
     (home.run / "config.json").write_text(json.dumps(config))
-    (home.run / "manifest.json").unlink()  # the manifest's hash of the settings would reveal the change
+    (home.run / "manifest.json").unlink()  # otherwise, its hash of the settings would reveal the change
     other = [f"--run={home.run}", TEXT] if command == "translate" else [*commands.REVERSE, f"--init_from={home.run}"]
     call(command, *other).refused("config.json needs another version", "unknown positions 'words'")
 
@@ -172,7 +172,7 @@ def test_names_in_run_are_not_imported(home, call, tmp_path):
             config["hparams" if change == "model" else change]["model" if change == "model" else "name"] = name
             other = tmp_path / "other"
             shutil.copytree(home.run, other)
-            (other / "manifest.json").unlink()  # the manifest's hash of the settings would reveal the change
+            (other / "manifest.json").unlink()  # otherwise, its hash of the settings would reveal the change
             (other / "config.json").write_text(json.dumps(config))
             outcome = call("evaluate", f"--run={other}")
             assert outcome.status == 2, (name, change, outcome)

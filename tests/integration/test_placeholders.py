@@ -34,7 +34,7 @@ def new_pair(rng, count):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Path of a read-only run that trained on sentences with zero to two addresses."""
+    """Path of a read-only run that was trained on sentences with zero to two addresses."""
 
     def make(path):
         rng = random.Random(1)

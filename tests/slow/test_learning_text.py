@@ -1,4 +1,7 @@
-"""Tests that models with any seed learn real text. `tests/integration/test_learning.py` has a shorter test."""
+"""Tests that models learn real text and a toy grammar with any random seed.
+
+`tests/integration/test_learning.py` has a shorter test.
+"""
 
 import itertools
 

@@ -52,7 +52,7 @@ def test_page_shows_attention_of_a_word(driver, home):
     from selenium.webdriver.support.ui import WebDriverWait
 
     engine = load_engine(home.run)
-    # After only six updates, outputs of the model have arbitrary lengths, so reverse the texts instead.
+    # After only six updates, the model's outputs have arbitrary lengths, so the engine reverses the texts instead.
     engine.translate = lambda texts, nbest: [[Output(" ".join(text.split()[::-1]), -1.0)] for text in texts]
     with serving(application(engine)) as url:
         wanted = ["s3 s2 s1", "s5 s4"]

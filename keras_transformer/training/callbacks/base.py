@@ -16,7 +16,7 @@ class StepCallbacks(keras.callbacks.CallbackList):
 
 
 class StepCallback(keras.callbacks.Callback):
-    """Base class of callbacks, which calls `on_step(step)` after each update and `on_end(step)` after the last one.
+    """Base class for callbacks. It calls `on_step(step)` after each update and `on_end(step)` at the end of training.
 
     Args:
         start: Number of updates before this call to `fit`.

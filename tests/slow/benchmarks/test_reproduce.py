@@ -60,7 +60,7 @@ def test_reproduce_makes_missing_rows_once(reproduce, tmp_path, capsys):
     reproduce.main(["small", f"--json={file}", "--list"])
     reproduce.main(["small", f"--json={file}"])
     assert reproduce.calls == [] and capsys.readouterr().out.startswith("done  reverse-toy-")
-    # Rows with another seed or other settings are not results of this run.
+    # Rows with a different seed, hparams, settings or search options do not count as results of the planned run.
     changed, decoding = {**first["hparams"], "dropout": 0.3}, {**first["decoding"], "beam_size": 9}
     for other in ({"seed": 1}, {"hparams": changed}, {"settings": {"a": 1}}, {"decoding": decoding}):
         (tmp_path / "others.jsonl").write_text("".join(json.dumps({**row, **other}) + "\n" for row in rows(file)))

@@ -120,7 +120,8 @@ def test_changed_fields_compares_with_current_preset():
     values = dataclasses.asdict(load_hparams("tiny", dropout=0.2))
     assert changed_fields("tiny", values) == {"dropout": 0.2}
     assert changed_fields(None, values) == values
-    old = {field: value for field, value in values.items() if field != "decode_steps"}  # before this field existed
+    # Values that were saved before the field `decode_steps` existed.
+    old = {field: value for field, value in values.items() if field != "decode_steps"}
     assert changed_fields("tiny", old) == {"dropout": 0.2, "decode_steps": None}
 
 

@@ -1,4 +1,4 @@
-"""Conversion to CTranslate2: equal probabilities, and errors for models that CTranslate2 does not support."""
+"""Tests of the conversion to CTranslate2: equal probabilities, and errors for unsupported models."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Faulty corpus files: error messages, dropped pairs and warnings of `prepare`."""
+"""Tests of faulty corpus files: error messages, dropped pairs and warnings of `prepare`."""
 
 import gzip
 import random

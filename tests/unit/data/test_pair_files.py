@@ -1,4 +1,4 @@
-"""Files that contain both sides of parallel text."""
+"""Tests of files that contain both sides of parallel text."""
 
 import gzip
 import json

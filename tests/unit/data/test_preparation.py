@@ -1,4 +1,4 @@
-"""Preparation of large corpora: worker processes, work directories and the progress log."""
+"""Tests of the preparation of large corpora: worker processes, work directories and the progress log."""
 
 import os
 import random

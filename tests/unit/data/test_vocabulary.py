@@ -1,4 +1,4 @@
-"""Vocabulary settings: algorithm, coverage, bytes, digits, symbols and existing model files."""
+"""Tests of vocabulary settings: algorithm, character coverage, byte fallback, digits, symbols and existing models."""
 
 import io
 import random

@@ -1,4 +1,4 @@
-"""Scores of a model with known outputs. The model copies the source but replaces some words at the beginning."""
+"""Tests of scores with a model whose outputs are known. It copies the source but replaces the first few words."""
 
 import dataclasses
 import types
@@ -26,7 +26,7 @@ from keras_transformer.training.signals import StopRequest
 pytestmark = pytest.mark.backend
 
 CHANGED = {"train": 1, "validation": 2, "test": 5}
-"""{split: number of words, out of ten in a source, that the reference replaces with two words each}."""
+"""{split: number of the ten source words that the reference replaces with two words each}."""
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""Search options, compared with exhaustive search and with the probabilities of the model."""
+"""Tests that compare the results of search options with exhaustive search and with the model's probabilities."""
 
 import numpy as np
 import oracles

@@ -1,4 +1,4 @@
-"""Export for Hugging Face transformers."""
+"""Tests of the export for Hugging Face Transformers."""
 
 import json
 import sys

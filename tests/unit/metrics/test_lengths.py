@@ -1,4 +1,4 @@
-"""Perplexity per token, length buckets and length ratio."""
+"""Tests of perplexity per token, length buckets and length ratio."""
 
 import math
 

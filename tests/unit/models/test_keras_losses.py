@@ -1,4 +1,4 @@
-"""Keras losses in `compile`: comparison of updates and reported losses with an ordinary Keras model."""
+"""Tests that Keras losses in `compile` give the same updates and losses as in an ordinary Keras model."""
 
 import keras
 import numpy as np

@@ -86,7 +86,10 @@ def test_wsj_sample_has_199_files(test_data):
 
 @pytest.fixture
 def gum(tmp_path):
-    """Return a GUM folder with two documents per partition except test2. Its splits.md also lists missing documents."""
+    """Return a GUM folder with two documents per partition, but none for test2.
+
+    The file splits.md also lists documents that are missing.
+    """
     lines = ["# Splits", "", "The standard splits:", ""]
     for partition in ("dev", "test", "test2", "train"):
         documents = [f"GUM_news_{partition}", f"GUM_bio_{partition}2"]
@@ -177,7 +180,7 @@ def folder_of(test_data, name):
 
 
 def check(tree, learned, words):
-    """Assert that a normalized tree has plain labels and unchanged words, and that its symbols restore the tree.
+    """Assert that a normalized tree has plain labels and unchanged words, and can be restored from its symbols.
 
     Args:
         tree: Tree of the treebank.
