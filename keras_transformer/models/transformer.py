@@ -248,7 +248,7 @@ class Transformer(Seq2SeqModel):
         ]
 
     def step_kernels(self) -> list:
-        """Return the field `kernels` of a `DecoderCache`."""
+        """Return the value of `DecoderCache.kernels`, one kernel per decoder layer."""
         return [layer.self_attention.fused_kernel() for layer in self.decoder.layers]
 
     def decode_step(self, tokens: Any, index: Any, cache: DecoderCache, node: Any, path: Any) -> tuple[Any, list]:

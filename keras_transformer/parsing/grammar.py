@@ -18,7 +18,7 @@ LONGEST_CHAIN = 10
 
 
 class Grammar:
-    """Grammar of the symbols of a vocabulary.
+    """Grammar of linearized trees, over the ids of a vocabulary.
 
     Args:
         symbols: {symbol: id} for brackets and tags.

@@ -1,4 +1,4 @@
-"""Fuzzing of the web application, whose responses must match its OpenAPI description."""
+"""Fuzz test of the web application, whose responses must match its OpenAPI description."""
 
 import collections
 

@@ -48,7 +48,7 @@ def verb_of(text):
 
 
 def say(subject, verb, *, relative=None, **parts):
-    """Return a clause from English texts for its parts. `relative` is a relative clause that modifies the object."""
+    """Build a clause from the English texts of its parts. `relative` is a relative clause that modifies the object."""
     verb = verb_of(verb)
     options = {name: parts.pop(name) for name in ("front", "auxiliary", "negated", "final") if name in parts}
     phrases = {"subject": nominal(subject, NOMINATIVE) if isinstance(subject, str) else subject}
@@ -165,7 +165,7 @@ def test_indefinite_noun_phrases_are_negated(english, german):
 
 
 def test_articles_and_endings_match_grammar_tables():
-    """Compare articles and endings with a grammar book. The order of cases is nominative, accusative and dative."""
+    """Compare articles and endings with the tables of grammar books, in nominative, accusative and dative."""
     books = {
         "ARTICLE": {"m": "der den dem", "f": "die die der", "n": "das das dem", "p": "die die den"},
         "RELATIVE": {"m": "der den dem", "f": "die die der", "n": "das das dem", "p": "die die denen"},
