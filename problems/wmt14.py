@@ -1,6 +1,7 @@
 """WMT 2014 news translation, the two corpora of the paper (§5.1), from TensorFlow Datasets or plain files.
 
-TensorFlow Datasets (TFDS) downloads `wmt14_translate` 1.0.0 into DATA_DIR/tensorflow_datasets, or TFDS_DATA_DIR:
+TensorFlow Datasets (TFDS) downloads `wmt14_translate` 1.0.0 into DATA_DIR/tensorflow_datasets, or into the directory
+that the environment variable TFDS_DATA_DIR names:
 
     problem       training pairs   in the paper        downloaded   stored
     wmt14_ende         4,508,785   about 4.5 million     1.58 GiB    1.36 GiB

@@ -14,7 +14,7 @@ from keras_transformer.decoding.engines import choose_engine
 from keras_transformer.decoding.loading import load_translator
 from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.runs.run import Run
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import TextError, UserError
 from keras_transformer.utils.files import atomic_open, check_output, read_json, work_directory, write_json
 from keras_transformer.utils.progress import progress_bar
 
@@ -113,7 +113,12 @@ def augment(
             for index, lines in enumerate(in_chunks(_lines(input_path, options), CHUNK)):
                 if not paths[index].exists():
                     translate = translate or _translation(run, checkpoint, precision, jit_compile, engine, options)
-                    write_json(paths[index], translate(lines))
+                    numbers, texts = zip(*lines)
+                    try:
+                        write_json(paths[index], translate(texts))
+                    except TextError as error:
+                        error.name = f"{input_path}:{numbers[error.index]}"
+                        raise
                     work.keep = True
                 advance(index * CHUNK + len(lines))
         _join(paths, output_path, result)
@@ -126,7 +131,7 @@ def _lines(path, options, counts=None):
     counts = counts or AugmentResult()
     part, parts = options.shard
     seen = set()
-    for line in read_lines(path):
+    for number, line in enumerate(read_lines(path), start=1):
         line = _plain(line)
         hashed = hash_text(line)
         if hashed % parts != part - 1:
@@ -139,7 +144,7 @@ def _lines(path, options, counts=None):
         else:
             if options.drop_duplicates:
                 seen.add(hashed)
-            yield line
+            yield number, line
 
 
 def _translation(run, checkpoint, precision, jit_compile, engine, options):

@@ -1,4 +1,4 @@
-"""Base classes of translation problems, which have pairs of sentences, a joint vocabulary and BLEU scores."""
+"""Base classes of translation problems, which have pairs of sentences, a vocabulary and BLEU scores."""
 
 import dataclasses
 import logging
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(kw_only=True)
 class TranslationProblem(Problem):
-    """Translation of sentences between two languages, with a joint vocabulary.
+    """Translation of sentences between two languages, with a joint vocabulary or one vocabulary per side.
 
     Attributes:
         source: Code of the corpus' source language, which is the output language of a reversed problem.

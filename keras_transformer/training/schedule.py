@@ -58,7 +58,6 @@ def compile_arguments(
     optimizer = GuardedAdam(
         make_schedule(hparams), hparams.adam_beta_1, hparams.adam_beta_2, hparams.adam_epsilon,
         clip_norm=hparams.clip_norm, ema_decay=hparams.ema_decay,
-        name="adam",  # with an automatic name, a second optimizer would be adam_1 and could not load checkpoints
     )  # fmt: skip
     loss = SmoothedCrossEntropy(hparams.label_smoothing, r_drop=hparams.r_drop)
     return {

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import re
 import types
 
 import pytest
@@ -10,6 +11,7 @@ import keras_transformer as kt
 from keras_transformer.decoding import augmentation
 from keras_transformer.decoding.augmentation import AugmentOptions, AugmentResult, augment
 from keras_transformer.decoding.search_options import Sampling, SearchOptions
+from keras_transformer.utils.errors import TextError
 
 BACK = AugmentOptions(direction="back")
 
@@ -26,6 +28,8 @@ class Upper:
             if len(self.lines) == self.limit:
                 raise KeyboardInterrupt
             self.lines.append(line)
+            if line == "wrong":
+                raise TextError(row, "cannot translate {}")
             if (length := len(line.split()) + 1) > search["max_source_length"]:
                 cut(row, length)
         outputs = ["" if line == "nothing" else line.upper() for line in lines]
@@ -82,6 +86,14 @@ def test_augment_writes_each_output_of_a_line_once(translator, files):
     write, output = files
     result = augment("run", write("a"), output, dataclasses.replace(BACK, search=SearchOptions(nbest=3)))
     assert output.read_text() == "A\ta\n" and result.pairs == 1
+
+
+def test_augment_names_the_line_of_an_error(translator, files):
+    write, output = files
+    path = write("a", "", "b", "a", "c", "wrong")
+    with pytest.raises(kt.UserError, match=f"cannot translate {re.escape(str(path))}:6$"):
+        augment("run", path, output, BACK)
+    assert not output.exists()
 
 
 @pytest.mark.parametrize(
