@@ -19,19 +19,19 @@ def variation(name, what, perplexity, bleu, millions=65, **changes):
 
 
 # (A): number of heads, with a constant amount of computation: d_k = d_v = d_model / num_heads
-variation("base_h1", "A: one head of 512", 5.29, 24.9, num_heads=1)
-variation("base_h4", "A: 4 heads of 128", 5.00, 25.5, num_heads=4)
-variation("base_h16", "A: 16 heads of 32", 4.91, 25.8, num_heads=16)
-variation("base_h32", "A: 32 heads of 16", 5.01, 25.4, num_heads=32)
+variation("base_h1", "A: one head of size 512", 5.29, 24.9, num_heads=1)
+variation("base_h4", "A: 4 heads of size 128", 5.00, 25.5, num_heads=4)
+variation("base_h16", "A: 16 heads of size 32", 4.91, 25.8, num_heads=16)
+variation("base_h32", "A: 32 heads of size 16", 5.01, 25.4, num_heads=32)
 # (B): key size, with an unchanged value size
-variation("base_dk16", "B: keys of 16", 5.16, 25.1, 58, d_k=16)
-variation("base_dk32", "B: keys of 32", 5.01, 25.4, 60, d_k=32)
+variation("base_dk16", "B: keys of size 16", 5.16, 25.1, 58, d_k=16)
+variation("base_dk32", "B: keys of size 32", 5.01, 25.4, 60, d_k=32)
 # (C): model size
 variation("base_n2", "C: 2 layers", 6.11, 23.7, 36, num_layers=2)
 variation("base_n4", "C: 4 layers", 5.19, 25.3, 50, num_layers=4)
 variation("base_n8", "C: 8 layers", 4.88, 25.5, 80, num_layers=8)
-variation("base_d256", "C: width 256, heads of 32", 5.75, 24.5, 28, d_model=256)
-variation("base_d1024", "C: width 1024, heads of 128", 4.66, 26.0, 168, d_model=1024)
+variation("base_d256", "C: width 256, heads of size 32", 5.75, 24.5, 28, d_model=256)
+variation("base_d1024", "C: width 1024, heads of size 128", 4.66, 26.0, 168, d_model=1024)
 variation("base_ff1024", "C: feed-forward width 1024", 5.12, 25.4, 53, d_ff=1024)
 variation("base_ff4096", "C: feed-forward width 4096", 4.75, 26.2, 90, d_ff=4096)
 # (D): regularization
