@@ -74,7 +74,7 @@ def main(arguments):
 
 
 class Exports:
-    """Comparison of exports with `Translator`. One method measures each export format."""
+    """Comparison of exports with `Translator`. Each export format has its own method."""
 
     def __init__(self, flags):
         import keras_transformer as kt

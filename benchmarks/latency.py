@@ -105,7 +105,7 @@ def summary(rounds):
 
 
 class Latency:
-    """Measurements of the workloads. Each result contains `latencies` in ms and the number of sentences `per_second`.
+    """Measurements of the workloads. A result contains `latencies` (in ms) and `per_second` (sentences per second).
 
     Args:
         flags: The flags of this program.

@@ -222,7 +222,7 @@ class MultilingualText(TranslationProblem):
     piece of the vocabulary.
     """
 
-    reverse_class = None  # type: ignore[assignment]  the directions include their reverse
+    reverse_class = None  # type: ignore[assignment]  `directions` can list both directions
     extra_train: ClassVar[None] = None  # type: ignore[misc]
     source_script: ClassVar[None] = None  # type: ignore[misc]
     target_script: ClassVar[None] = None  # type: ignore[misc]

@@ -57,10 +57,10 @@ class BatchedBeamSearch:
             options: `SearchOptions`.
 
         Returns:
-            Three NumPy arrays with the best hypothesis first: the tokens, int32 `[batch, K, L]` with PAD after EOS, the
-            log-probabilities and the scores, float32 `[batch, K]`. The score of a missing hypothesis is NEG_INF. If the
-            model's outputs for a sentence are not finite, its scores are NaN. Only the first `inputs.nbest` hypotheses
-            are valid.
+            Three NumPy arrays (tokens, log-probabilities, scores), with the best hypothesis first. The tokens are int32
+            `[batch, K, L]`, with PAD after EOS. The log-probabilities and the scores are float32 `[batch, K]`. The
+            score of a missing hypothesis is NEG_INF. If the model's outputs for a sentence are not finite, its scores
+            are NaN. Only the first `inputs.nbest` hypotheses are valid.
         """
         if self.compiles_alone and _has_usual_shape(source, inputs):
             return self._search_alone(source, inputs, options)

@@ -147,7 +147,7 @@ def escaped(word):
 
 
 def unescaped(word):
-    """Replace the escapes in a word of a tree with brackets, such as -LRB- with "("."""
+    """Convert escapes in a word, such as -LRB-, to brackets."""
     for escape, bracket in ESCAPES.items():
         word = word.replace(escape, bracket)
     return word

@@ -1,4 +1,4 @@
-"""Checkpoints: .npz files with variables by path, without pickle. Writes are atomic, and checksums reveal damage."""
+"""Checkpoints: .npz files that map variable paths to arrays. Writes are atomic, and checksums reveal damage."""
 
 import contextlib
 import logging

@@ -304,7 +304,7 @@ class CorpusProblem(TranslationProblem):
 
     @property
     def texts(self):
-        """The corpus object, with methods `files()`, which returns the paths of its files, and `pairs(split)`."""
+        """The corpus object. Its method `files()` returns the paths of its files, and `pairs(split)` yields pairs."""
         raise NotImplementedError
 
     def corpus_files(self) -> list:

@@ -38,7 +38,7 @@ CACHED_WORDS = 1 << 18  # about 60 MB
 CACHED_LENGTH = 100
 WORDS, CHARACTERS = 200_000, 1000  # maximum numbers of distinct words and characters that the learner uses
 LONGEST = 40  # maximum number of characters in a word that the learner uses
-TOLERANCE = 0.02  # share of surplus pieces at which the search for a threshold may stop
+TOLERANCE = 0.02  # the search for a threshold stops when at most this share of the pieces is surplus
 
 
 class WordPieceTokenizer(Tokenizer):
