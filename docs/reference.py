@@ -23,7 +23,7 @@ from keras_transformer.config import registry
 
 VOCABULARY = 37_000
 WIDTH = "96"
-METRICS = {"f1": "F1", "tokenized_bleu": "BLEU on tokens", "sacrebleu": "sacreBLEU"}
+METRICS = {"f1": "F1", "tokenized_bleu": "tokenized BLEU", "sacrebleu": "sacreBLEU"}
 
 
 def help_texts():

@@ -148,8 +148,8 @@ PUBLISHED = {
     "multi30k_ende_tok": {"test": 41.02, "test_2017": 33.36, "test_coco": 29.88},
     "multi30k_enfr_tok": {"test": 61.80, "test_2017": 53.46, "test_coco": 44.52},
 }
-"""BLEU on tokens that Wu et al. (2021) report for Transformer-Tiny."""
-METRICS = {"tokenized_bleu": "BLEU on tokens", "sacrebleu": "sacreBLEU", "f1": "F1"}
+"""Tokenized BLEU that Wu et al. (2021) report for Transformer-Tiny."""
+METRICS = {"tokenized_bleu": "tokenized BLEU", "sacrebleu": "sacreBLEU", "f1": "F1"}
 
 
 def result(recipe, rows, problem, metric, split="test", checkpoint="averaged"):
