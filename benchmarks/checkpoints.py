@@ -27,7 +27,9 @@ def main(arguments):
     parser.add_argument(
         "--tokens", type=positive_int, default=2048, help="tokens per side of an update (default %(default)s)"
     )
-    parser.add_argument("--times", type=positive_int, default=5, help="timed writes and updates (default %(default)s)")
+    parser.add_argument(
+        "--times", type=positive_int, default=5, help="number of timed writes and updates (default %(default)s)"
+    )
     flags = parser.parse_args(arguments)
     load_keras()
     print_table("checkpoint_times", [add_row(measure(size, flags), flags.json) for size in flags.sizes])

@@ -50,7 +50,9 @@ class Parser(argparse.ArgumentParser):
 
     def add_engines(self):
         """Add the flags of benchmarks that compare engines: `--repeats`, `--threads` and `--environments`."""
-        self.add_argument("--repeats", type=positive_int, default=5, help="timed rounds (default %(default)s)")
+        self.add_argument(
+            "--repeats", type=positive_int, default=5, help="number of timed rounds (default %(default)s)"
+        )
         self.add_argument(
             "--threads", type=positive_int, default=CORES, help="threads per engine (default all cores: %(default)s)"
         )
@@ -67,7 +69,7 @@ class Parser(argparse.ArgumentParser):
         """
         flags = super().parse_args(arguments)
         if getattr(flags, "threads", 1) > CORES:
-            raise UserError(f"--threads must be at most the number of cores, {CORES}, got {flags.threads}.")
+            raise UserError(f"--threads must be at most {CORES} (the number of cores), got {flags.threads}.")
         for file in filter(None, (flags.json, getattr(flags, "output", None))):
             if not Path(file).resolve().parent.is_dir():
                 raise UserError(f"the folder of {file} must exist. Create it first.")

@@ -42,7 +42,9 @@ PROGRAM = Path(__file__).parent / "engines" / "open_export.py"
 def main(arguments):
     parser = Parser(__doc__)
     parser.add_run()
-    parser.add_argument("--sentences", type=positive_int, default=1000, help="test sentences (default %(default)s)")
+    parser.add_argument(
+        "--sentences", type=positive_int, default=1000, help="number of test sentences (default %(default)s)"
+    )
     parser.add_names("--formats", FORMATS, ",".join(FORMATS))
     parser.add_argument("--python", required=True, help="Python interpreter without keras_transformer")
     flags = parser.parse_args(arguments)
@@ -115,7 +117,7 @@ def start(python, *arguments):
     done = subprocess.run([python, *map(str, arguments)], env=environment, stderr=subprocess.PIPE, encoding="utf-8")
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise UserError(f"--python={python} could not translate: {reason}. Give an interpreter as --help describes.")
+        raise UserError(f"--python={python} could not translate: {reason}. Use an interpreter as described in --help.")
 
 
 if __name__ == "__main__":

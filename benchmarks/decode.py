@@ -93,8 +93,10 @@ def read_flags(arguments):
     parser.add_names("--modes", modes, ",".join(modes))
     parser.add_names("--workloads", ("forced", "natural"), "forced")
     parser.add_run(required=False)
-    parser.add_argument("--split", default="test", help="split for natural (default %(default)s)")
-    parser.add_argument("--sentences", type=positive_int, help="number of sentences for natural (default all)")
+    parser.add_argument("--split", default="test", help="split for the workload natural (default %(default)s)")
+    parser.add_argument(
+        "--sentences", type=positive_int, help="number of sentences for the workload natural (default all)"
+    )
     parser.add_engines()
     flags = parser.parse_args(arguments)
     flags.variants = [

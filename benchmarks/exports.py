@@ -52,7 +52,9 @@ AWKWARD = [
 def main(arguments):
     parser = Parser(__doc__)
     parser.add_run()
-    parser.add_argument("--sentences", type=positive_int, default=1000, help="test sentences (default %(default)s)")
+    parser.add_argument(
+        "--sentences", type=positive_int, default=1000, help="number of test sentences (default %(default)s)"
+    )
     parser.add_names("--variants", (*VARIANTS, TRANSFORMERS), ",".join(VARIANTS))
     parser.add_argument("--python", help=f"Python interpreter with transformers, for {TRANSFORMERS}")
     flags = parser.parse_args(arguments)

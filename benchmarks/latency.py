@@ -57,7 +57,9 @@ def main(arguments):
     parser.add_argument("--run", required=True, help="run directory")
     parser.add_names("--engines", ENGINES, ",".join(ENGINES))
     parser.add_names("--workloads", WORKLOADS, "single,cold_start,lines_1000,server_1,server_64")
-    parser.add_argument("--baseline", type=Path, metavar="FOLDER", help="another checkout, measured alternately")
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FOLDER", help="another checkout of this project to compare with"
+    )
     parser.add_argument("--rounds", type=positive_int, default=3, help="number of rounds (default %(default)s)")
     parser.add_argument("--seconds", type=positive_int, default=10, help="seconds per server (default %(default)s)")
     parser.add_argument(

@@ -49,13 +49,15 @@ def main(arguments):
         ("--widths", [32, 64, 128, 256, 512, 1024]),
     ):
         parser.add_argument(flag, type=sizes, default=default, help="comma-separated sizes (default %(default)s)")
-    parser.add_argument("--repeats", type=positive_int, default=9, help="timed calls per size (default %(default)s)")
+    parser.add_argument(
+        "--repeats", type=positive_int, default=9, help="number of timed calls per size (default %(default)s)"
+    )
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="wall-clock time or CPU time (default wall)")
-    parser.add_argument("--from", dest="source", metavar="FILE", help="rows to print without a measurement")
+    parser.add_argument("--from", dest="source", metavar="FILE", help="file of rows to print instead of measuring")
     parser.add_argument("--output", metavar="FILE", help="PNG file for the plot")
     flags = parser.parse_args(arguments)
     if any(width % HEADS for width in flags.widths):
-        raise UserError(f"--widths must be multiples of {HEADS}, the number of heads, got {flags.widths}.")
+        raise UserError(f"--widths must be multiples of {HEADS} (the number of heads), got {flags.widths}.")
     rows = read(flags.source) if flags.source else measure(flags)
     if flags.json:
         Path(flags.json).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -39,7 +39,7 @@ def main(arguments):
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16", "float16"))
     flags = parser.parse_args(arguments)
     if min(flags.tokens) < flags.length:
-        raise UserError(f"--tokens must be at least --length, {flags.length}, got {min(flags.tokens)}.")
+        raise UserError(f"--tokens must be at least --length={flags.length}, got {min(flags.tokens)}.")
     load_keras()
     import keras
 

@@ -17,8 +17,10 @@ from keras_transformer.cli.arguments import positive_int, run_command
 def main(arguments):
     parser = Parser(__doc__)
     parser.add_run()
-    parser.add_argument("--sentences", type=positive_int, default=1000, help="test sentences (default %(default)s)")
-    parser.add_argument("--skip", type=int, default=0, help="test sentences to skip (default %(default)s)")
+    parser.add_argument(
+        "--sentences", type=positive_int, default=1000, help="number of test sentences (default %(default)s)"
+    )
+    parser.add_argument("--skip", type=int, default=0, help="number of test sentences to skip (default %(default)s)")
     parser.add_argument("--beam_size", type=positive_int, default=21, help="number of beams (default %(default)s)")
     parser.add_argument("--unconstrained", action="store_true", help="do not constrain outputs to trees")
     flags = parser.parse_args(arguments)

@@ -154,7 +154,7 @@ def interpreter():
         return sys.executable
     if found := shutil.which(f"python{PYTHON}"):
         return found
-    raise UserError(f"python{PYTHON} must be on the PATH for other engines. Install it, or use --engines.")
+    raise UserError(f"python{PYTHON} must be on the PATH for other engines. Install it, or omit them with --engines.")
 
 
 def run(command, engine, env=None):

@@ -36,9 +36,13 @@ ALPHABETS = {"en": ("bdfghklmnprstvwz", "aeiouy"), "de": ("bdfgklmnprstwzjq", "a
 
 def main(arguments):
     parser = Parser(__doc__)
-    parser.add_argument("--pairs", type=positive_int, default=5_000_000, help="sentence pairs (default %(default)s)")
+    parser.add_argument(
+        "--pairs", type=positive_int, default=5_000_000, help="number of sentence pairs (default %(default)s)"
+    )
     parser.add_argument("--vocab_size", type=positive_int, default=37_000, help="vocabulary size (default %(default)s)")
-    parser.add_argument("--workers", type=positive_int, help="worker processes (default: all cores, at most 8)")
+    parser.add_argument(
+        "--workers", type=positive_int, help="number of worker processes (default: all cores, at most 8)"
+    )
     parser.add_argument("--filters", action="store_true", help="set max_length_ratio=2 and drop_duplicates")
     parser.add_argument("--folder", help="folder that keeps the corpus for the next run (default: none)")
     parser.add_argument("--generate", metavar="LANGUAGE", help=argparse.SUPPRESS)

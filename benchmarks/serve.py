@@ -39,7 +39,9 @@ def main(arguments):
     parser.add_argument(
         "--seconds", type=positive_int, default=30, help="seconds for each number of clients (default %(default)s)"
     )
-    parser.add_argument("--sentences", type=positive_int, default=1000, help="test sentences (default %(default)s)")
+    parser.add_argument(
+        "--sentences", type=positive_int, default=1000, help="number of test sentences (default %(default)s)"
+    )
     parser.add_argument("--engine", choices=ENGINES, default="keras", help="engine of a run (default %(default)s)")
     parser.add_argument("--server", default="", help="more flags for serve, separated by spaces")
     flags = parser.parse_args(arguments)

@@ -119,7 +119,9 @@ def read_flags(arguments):
     parser.add_names("--workloads", WORKLOADS, help="default fixed, and multi30k with --raw_dir")
     parser.add_argument("--peers_bfloat16", action="store_true", help="also measure other engines in bfloat16")
     parser.add_corpus()
-    parser.add_argument("--batch_tokens", type=positive_int, help="tokens per side of a batch in fixed and wmt")
+    parser.add_argument(
+        "--batch_tokens", type=positive_int, help="tokens per side of a batch in the workloads fixed and wmt"
+    )
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_engines()
     parser.set_defaults(repeats=3)

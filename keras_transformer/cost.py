@@ -43,7 +43,7 @@ def main(arguments):
     changes = {"train_steps": flags.train_steps} if flags.train_steps else {}
     hparams = load_hparams(flags.hparams, **changes)
     if flags.length > hparams.batch_tokens:
-        parser.error(f"--length must be at most batch_tokens, {hparams.batch_tokens}, got {flags.length}")
+        parser.error(f"--length must be at most batch_tokens={hparams.batch_tokens}, got {flags.length}")
     load_keras()
     cost = training_cost(hparams, flags.vocab_size, flags.length)
     hours = flags.hours
@@ -58,7 +58,10 @@ def main(arguments):
     if hours is not None:
         by_paper = paper_flops(hours, flags.gpus, flags.tflops)
         share = cost.counted / by_paper
-        report(f"  {by_paper:.2e} by the paper's method, {hours:g} hours × {devices}; the count is {share:.0%} of it")
+        report(
+            f"  {by_paper:.2e} by the paper's method, {hours:g} hours × {devices}; the count is {share:.0%} of this "
+            "estimate"
+        )
     report(f"{cost.hours(flags.gpus, flags.tflops):.3g} hours at the full rate of {devices}")
 
 

@@ -92,7 +92,8 @@ def _parse(arguments):
     )  # fmt: skip
     parser.add_argument(
         "--engine", choices=ENGINES, default="auto",
-        help="translation engine, where auto is ctranslate2 if it is installed and supports the run (default auto)",
+        help="translation engine, where auto uses ctranslate2 if it is installed and supports the run and all "
+        "options, and no GPU is found (default auto)",
     )  # fmt: skip
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), help="precision of weights and computation (default float32)"
@@ -126,7 +127,8 @@ def _parse(arguments):
     )  # fmt: skip
     group.add_argument(
         "--wait_ms", type=non_negative_float, default=5.0,
-        help="maximum time in ms that a text waits for others, if the previous batch had several texts (default 5)",
+        help="maximum time in ms that a text waits for other texts, if the previous batch had several texts "
+        "(default 5)",
     )  # fmt: skip
     group = parser.add_argument_group("limits")
     group.add_argument(

@@ -143,7 +143,8 @@ def _parse(arguments):
     )  # fmt: skip
     parser.add_argument(
         "--engine", choices=ENGINES, default="keras",
-        help="translation engine, where auto is ctranslate2 if installed and all options are supported (default keras)",
+        help="translation engine, where auto uses ctranslate2 if it is installed and supports the run and all "
+        "options, and no GPU is found (default keras)",
     )  # fmt: skip
     group = parser.add_argument_group("search")
     add_decoding_flags(group)

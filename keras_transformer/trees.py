@@ -44,7 +44,7 @@ def _select(path, wanted):
     if number == 0:
         raise UserError(f"{name} must contain a tree such as (S (NP (PRP it)) (VP (VBZ works))), got none")
     if wanted:
-        raise UserError(f"--number must be at most {number}, the number of trees in {name}, got {wanted}")
+        raise UserError(f"--number must be at most {number} (the number of trees in {name}), got {wanted}")
 
 
 def _parse(arguments):

@@ -82,7 +82,7 @@ def _parse(arguments):
     group.add_argument("--pieces", action="store_true", help="show subwords instead of words")
     group = parser.add_argument_group("curves")
     group.add_argument("--curves", type=user_path, action="append", metavar="RUN", help="run directory (repeatable)")
-    group.add_argument("--over", choices=AXES, help="quantity of the x-axis (default step)")
+    group.add_argument("--over", choices=AXES, help="quantity on the x-axis (default step)")
     flags = parser.parse_args(arguments)
     given = [name for name in ATTENTION_FLAGS if getattr(flags, name) not in (None, False)]
     if flags.curves and given:

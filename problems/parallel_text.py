@@ -67,8 +67,8 @@ class ParallelText(TranslationProblem):
         """Return `sources`. Raise a `UserError` if a filter would drop the copies that a weight above 1 creates."""
         require(
             not (self.dropped_duplicates and any(source.weight > 1 for source in sources)),
-            f"{self.name}: {self.dropped_duplicates} cannot be combined with a weight above 1, because it would "
-            "drop the copies; unset one of them",
+            f"{self.name}: {self.dropped_duplicates} cannot be combined with a weight above 1, because "
+            f"{self.dropped_duplicates} would drop the copies; unset one of them",
         )
         return sources
 
@@ -232,7 +232,7 @@ class MultilingualText(TranslationProblem):
     validation: str | None = setting(None, f"validation {LISTED_FILES} (default validation.*)")
     test: str | None = setting(None, f"test {LISTED_FILES} (default test.*)")
     temperature: float = setting(
-        1.0, "temperature for sampling directions (1: in proportion to their pairs, 100: almost equally)",
+        1.0, "temperature for sampling directions (1: in proportion to their numbers of pairs, 100: almost equally)",
         low=1, high=100,
     )  # fmt: skip
 
@@ -245,7 +245,7 @@ class MultilingualText(TranslationProblem):
         require(
             self.temperature == 1 or not self.dropped_duplicates,
             f"{self.name}: {self.dropped_duplicates} cannot be combined with temperature={self.temperature:g}, "
-            "because it would drop the copies; unset one of them",
+            f"because {self.dropped_duplicates} would drop the copies; unset one of them",
         )
         self.parts = {name: self._part(name) for name in re.split(r"\s*,\s*", self.directions.strip())}
         self.splits = ("train", "validation", "test")

@@ -35,7 +35,7 @@ class ParsingWsjSemisupervised(ParsingWsj):
         None, "folder of automatically parsed trees (all its files except hidden ones)", is_path=True
     )
     gold_share: float = setting(
-        0.0, "minimum share of WSJ's trees in the training trees, reached by repeating them", low=0, high=0.9
+        0.0, "minimum share of WSJ trees among the training trees, reached by repeating WSJ trees", low=0, high=0.9
     )
 
     def __post_init__(self):

@@ -164,8 +164,8 @@ def add_run_flags(parser, required=True, ensemble=False):
     if ensemble:
         parser.add_argument(
             "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
-            help="another run with the same vocabulary, whose probabilities are averaged with the others (repeatable, "
-            "--checkpoint may be a comma-separated list)",
+            help="another run with the same vocabulary, whose probabilities are averaged with those of --run "
+            "(repeatable, --checkpoint may be a comma-separated list)",
         )  # fmt: skip
 
 
@@ -181,8 +181,9 @@ def add_decoding_flags(parser, grammar=True):
         return
     add_repetition_flags(parser)
     parser.add_argument(
-        "--unconstrained", action="store_true", help="for parsers: search without the grammar, and repair invalid trees"
-    )
+        "--unconstrained", action="store_true",
+        help="for parsers: do not restrict the search to valid trees, and repair invalid trees",
+    )  # fmt: skip
 
 
 def add_repetition_flags(parser):
@@ -218,8 +219,8 @@ def source_language(flags, owner):
     language = owner.input_language if flags.split_sentences == LANGUAGE_OF_RUN else flags.split_sentences
     if language is None:
         raise UserError(
-            f"--split_sentences needs a language, because {flags.run} does not record one; write "
-            "--split_sentences=en, for example"
+            f"--split_sentences needs a language, because {flags.run} does not record its source language; "
+            "write --split_sentences=en, for example"
         )
     return language
 
@@ -254,8 +255,10 @@ def sampling_arguments(parser, flags):
     given = {name: value for name in names if (value := getattr(flags, name)) is not None}
     if given and not flags.sample:
         parser.error(f"--{next(iter(given))} needs --sample")
-    if given.get("temperature") == 0 or not 0 < given.get("top_p", 1) <= 1:
-        parser.error("--temperature must be above 0, and --top_p above 0 and at most 1")
+    if given.get("temperature") == 0:
+        parser.error("--temperature must be above 0, got 0")
+    if not 0 < given.get("top_p", 1) <= 1:
+        parser.error(f"--top_p must be above 0 and at most 1, got {given['top_p']:g}")
     return given if flags.sample else None
 
 

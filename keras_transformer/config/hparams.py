@@ -47,7 +47,7 @@ class HParams:
     model: str = setting("transformer", "registered model", choices=registry.models)
     num_layers: int = setting(6, "number of layers N in the encoder and in the decoder (§3.1)", low=1, high=1000)
     num_decoder_layers: int | None = setting(
-        None, "number of decoder layers, none for num_layers, as in the paper", low=1, high=1000
+        None, "number of decoder layers, none for the same as num_layers, as in the paper", low=1, high=1000
     )
     d_model: int = setting(512, "width of the layers' outputs (§3.1)", low=2, high=65_536)
     d_ff: int = setting(2048, "inner width of the feed-forward layers (§3.3)", low=1, high=1_048_576)
@@ -78,14 +78,17 @@ class HParams:
         0.1, "probability ε that label smoothing spreads over the vocabulary (§5.4)", low=0, high=0.99
     )
     r_drop: float = setting(
-        0.0, "weight α of R-Drop, which runs two passes per update, 0 to disable it (0 in the paper)", low=0, high=100
+        0.0,
+        "weight α of R-Drop, which doubles the passes per update, 0 to disable it (0 in the paper)",
+        low=0,
+        high=100,
     )
     # The optimizer (§5.3)
     learning_rate_scale: float = setting(1.0, "factor of the paper's learning rate (§5.3)", low=1e-30, high=1000)
     warmup_steps: int = setting(4000, "updates of linear warmup (§5.3)", low=1)
-    adam_beta_1: float = setting(0.9, "decay rate of Adam's mean", low=0, high=0.999999)
-    adam_beta_2: float = setting(0.98, "decay rate of Adam's variance", low=0, high=0.9999999)
-    adam_epsilon: float = setting(1e-9, "Adam's ε", low=1e-30)
+    adam_beta_1: float = setting(0.9, "decay rate β₁ of Adam's first moment (§5.3)", low=0, high=0.999999)
+    adam_beta_2: float = setting(0.98, "decay rate β₂ of Adam's second moment (§5.3)", low=0, high=0.9999999)
+    adam_epsilon: float = setting(1e-9, "constant ε in Adam's denominator (§5.3)", low=1e-30)
     clip_norm: float | None = setting(
         None, "maximum global gradient norm, none to disable clipping, as in the paper", low=1e-9
     )
@@ -99,7 +102,7 @@ class HParams:
     )
     max_length: int = setting(256, "maximum length of a training source or target, in tokens including EOS", low=1)
     max_shapes: int = setting(
-        24, "maximum number of batch shapes, for each of which JAX or XLA compiles the update", low=1, high=1000
+        24, "maximum number of batch shapes (with JAX or XLA, each requires a compilation)", low=1, high=1000
     )
     train_steps: int = setting(100_000, "number of updates", low=1)
     seed: int = setting(1, "seed of initial weights, data order and dropout", low=0, high=2**31 - 1)
@@ -110,10 +113,9 @@ class HParams:
     # Evaluation and checkpoints (§6.1)
     eval_steps: int = setting(1000, "updates between evaluations", low=1)
     decode_steps: int | None = setting(
-        None,
-        "updates between evaluations that also decode, none if all do (ignored unless best_metric is nll or loss)",
-        low=1,
-    )
+        None, "updates between evaluations that also decode, none to decode in all of them (ignored unless best_metric "
+        "is nll or loss)", low=1,
+    )  # fmt: skip
     checkpoint_steps: int = setting(1000, "updates between checkpoints", low=1)
     checkpoint_minutes: float = setting(10.0, "maximum time in minutes between checkpoints, 0 for no limit", low=0)
     best_metric: str = setting(

@@ -283,7 +283,7 @@ def _check_fit(index, kept, batch_tokens, max_length):
     if not kept:
         raise UserError(
             f"max_length={max_length} drops all {index.size.sum()} sentence pairs; "
-            f"raise it to {longest[0]}, the length of the shortest pair, or more"
+            f"raise it to at least {longest[0]}, the length of the shortest pair"
         )
     worst = longest[kept - 1]
     if worst > batch_tokens:

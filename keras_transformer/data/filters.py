@@ -184,7 +184,7 @@ def script_classes(scripts):
         except regex.error:
             raise UserError(
                 f"a Unicode script must be a name such as Latin, Cyrillic, Arabic or Han, got {name.strip()!r}. "
-                "The Unicode standard lists them in Scripts.txt."
+                "The file Scripts.txt of the Unicode standard lists all names."
             ) from None
     return "".join(classes)
 

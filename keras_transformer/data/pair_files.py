@@ -45,7 +45,7 @@ def read_tsv(path, source, target):
         columns = line.split("\t")
         if len(columns) != 2:
             raise UserError(
-                f"{path}:{number}: the line must have 2 columns, {source} and {target}, separated by a tab, got "
+                f"{path}:{number}: the line must have 2 columns ({source} and {target}) separated by a tab, got "
                 f"{len(columns)}"
             )
         if number == 1 and sorted(columns) == sorted((source, target)):
@@ -65,13 +65,14 @@ def read_jsonl(path, source, target):
         except (json.JSONDecodeError, RecursionError) as error:
             reason = getattr(error, "msg", "too many nested brackets")
             raise UserError(
-                f"{path}:{number}: the line is not valid JSON ({reason}). Write one object per line."
+                f"{path}:{number}: the line is not valid JSON ({reason}). Write one JSON object per line."
             ) from None
         row = row.get("translation", row) if isinstance(row, dict) else None
         texts = [row.get(language) for language in (source, target)] if isinstance(row, dict) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise UserError(
-                f'{path}:{number}: the line must be an object with the texts "{source}" and "{target}", got {line[:60]}'
+                f'{path}:{number}: the line must be a JSON object with texts for the keys "{source}" and "{target}", '
+                f"got {line[:60]}"
             )
         yield tuple(texts)
 
@@ -112,7 +113,9 @@ def read_tmx(path, source, target):
         found = f"the languages {', '.join(sorted(filter(None, seen)))}" if seen else "no translation units"
         raise UserError(f"{path} must contain translation units in {source} and {target}, got {found}")
     if pairs < units:
-        _log.warning("%s: skipped %s of %s units without %s or %s", path, units - pairs, units, source, target)
+        _log.warning(
+            "%s: skipped %s of %s units because they lack %s or %s", path, units - pairs, units, source, target
+        )
 
 
 def _matching(variants, language):

@@ -226,8 +226,8 @@ def _read_outputs(path, problem, split, references):
     lines = list(read_lines(path, may_be_empty=True))
     if len(lines) != len(references):
         raise UserError(
-            f"{path} must have {len(references):,} lines, one for each line of {split} of {problem.name}, got "
-            f"{len(lines):,}"
+            f"{path} must have {len(references):,} lines, one per line of the {split} split of {problem.name}, "
+            f"got {len(lines):,}"
         )
     check_comparable(problem.score(lines, references)[-1].name)
     return lines

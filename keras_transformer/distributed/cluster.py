@@ -36,7 +36,9 @@ class Coordinator:
         """Raise a `UserError` if the values are incomplete or invalid."""
         given = [value is not None for value in (self.address, self.num_processes, self.process_id)]
         if any(given) and not all(given):
-            raise UserError("--coordinator, --num_processes and --process_id must be used together; set or omit all")
+            raise UserError(
+                "--coordinator, --num_processes and --process_id must be used together. Set all three or none."
+            )
         if not any(given):
             return
         _split(self.address, f"--coordinator={self.address}")

@@ -97,7 +97,8 @@ def _first(devices, number):
     if number is not None and number > len(devices):
         found = f"{len(devices)}: {', '.join(map(str, devices))}" if devices else "none"
         raise UserError(
-            f"--devices must be at most the number of devices, got {number}; {keras.backend.backend()} finds {found}"
+            f"--devices must not exceed the number of available devices, got {number}; "
+            f"{keras.backend.backend()} finds {found}"
         )
     return devices[:number]
 

@@ -61,7 +61,7 @@ def check_place(folder, force):
     folder = Path(folder)
     if folder.resolve() == Path.cwd():
         raise UserError(
-            f"--output_dir must be a new directory or an export, got {folder}, the working directory. "
+            f"--output_dir must be a new directory or an export, got the working directory ({folder}). "
             "Choose another directory."
         )
     if not folder.exists() or folder.is_dir() and not any(folder.iterdir()):

@@ -48,7 +48,7 @@ def wsj_files(folder):
             for section in sections:
                 paths = [path for (number, _), path in found.items() if number == section]
                 if not paths:
-                    files = f"wsj_{section:02d}01.mrg and so on"
+                    files = f"wsj_{section:02d}01.mrg, …"
                     raise UserError(f"{folder} must contain section {section:02d} of the {split} split ({files})")
                 splits[split] += paths
         return splits

@@ -84,7 +84,7 @@ class Checkpoints:
             exists = (self.path.parent / "config.json").is_file()  # an existing run cannot change keep_checkpoints
             raise UserError(
                 f"{self.path} needs {missing / 1e9:,.2f} GB for {count} more checkpoint{'s' * (count > 1)}, but only "
-                f"{free / 1e9:,.2f} GB are free; free some space and run the command again"
+                f"{free / 1e9:,.2f} GB is free; free some space and run the command again"
                 + (f", or keep fewer than --keep_checkpoints={keep}" if not exists else "")
             )
 
@@ -184,7 +184,7 @@ class Checkpoints:
             except OtherVersion:
                 raise
             except UserError as error:
-                logger.warning(f"{error}; using the previous one")
+                logger.warning(f"{error}; using the previous checkpoint")
         return None
 
     @property
@@ -197,8 +197,8 @@ class Checkpoints:
         newest = max(self.steps(), default=step)
         if newest > step:
             logger.warning(
-                f"{self.path / 'averaged'} is outdated: it ends at step {step:,}, and the last checkpoint is from step "
-                f"{newest:,}; to update it, run {self._average}"
+                f"{self.path / 'averaged'} is outdated: it averages checkpoints up to step {step:,}, but the last "
+                f"checkpoint is from step {newest:,}; to update it, run {self._average}"
             )
 
     def _latest_whole(self, parts):
@@ -297,7 +297,7 @@ def assign_training(model, arrays, what):
     assign(kept, arrays["optimizer"], what)
     for path, average in _averages(model).items():
         if path not in arrays.get("ema", {}):
-            raise UserError(f"{what} has no moving average of {path}; training cannot resume from it")
+            raise UserError(f"{what} has no moving average of {path}; training cannot resume from this checkpoint")
         average.assign(arrays["ema"][path])
 
 

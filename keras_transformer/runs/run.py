@@ -213,7 +213,9 @@ class Run:
             arguments = {"data_dir": config["data_dir"], "raw_dir": config["raw_dir"], **config["parameters"]}
             return load_problem(config["name"], **arguments)
         except (KeyError, TypeError) as error:
-            raise UserError(f"{self.path / 'config.json'} is damaged: problem ({error})") from None
+            raise UserError(
+                f"{self.path / 'config.json'} is damaged: its entry 'problem' is invalid ({error})"
+            ) from None
 
     @property
     def input_language(self):
@@ -231,7 +233,10 @@ class Run:
         tokenizer = load_tokenizer(self.path)
         trained = (self.path / "manifest.json").is_file()
         if trained and self.manifest()["tokenizer_sha256"] != tokenizer.fingerprint:
-            raise UserError(f"{self.path / tokenizer.file_name} is not the vocabulary that the model was trained with")
+            raise UserError(
+                f"{self.path / tokenizer.file_name} is not the vocabulary that the model was trained with. "
+                "Restore the original file."
+            )
         return tokenizer
 
     @functools.cached_property

@@ -29,7 +29,7 @@ class Metrics:
         self._texts = Counter("texts", "Number of translated texts.", **options)
         self._tokens = Counter("batch_tokens", "Number of tokens in translated batches, padding included.", **options)
         self._rows = Histogram("batch_texts", "Texts per batch.", buckets=ROWS, **options)
-        self._work = Counter("translation_seconds", "Time spent on translating batches, in seconds.", **options)
+        self._work = Counter("translation_seconds", "Time spent translating batches, in seconds.", **options)
         self.refused = Counter("refused", "Number of requests refused because the queue was full.", **options)
         Gauge("waiting_texts", "Number of texts waiting for a batch.", **options).set_function(queue_length)
 

@@ -100,8 +100,8 @@ class TranslationProblem(Problem):
         super().__post_init__()
         if self.vocab_file and (changed := self.changed(LEARNING)):
             raise UserError(
-                f"{self.name}: vocab_file cannot be combined with {changed[0]}, because it replaces a learned "
-                "vocabulary; unset one of them"
+                f"{self.name}: vocab_file cannot be combined with {changed[0]}, because vocab_file replaces a "
+                "learned vocabulary; unset one of them"
             )
         if self.bpe_dropout and not self.joint_vocabulary:
             raise UserError(f"{self.name}: bpe_dropout requires joint_vocabulary=true; unset one of them")
@@ -241,7 +241,7 @@ class TranslationProblem(Problem):
         options = self._vocabulary_options().automatic(texts)
         if options.character_coverage < 1 and self.character_coverage is None:
             logger.info(
-                f"  the text has thousands of characters: character_coverage={options.character_coverage}, "
+                f"  the text has many different characters; using character_coverage={options.character_coverage}, "
                 f"byte_fallback={str(options.byte_fallback).lower()}"
             )
         return SentencePieceTokenizer.train(drain(texts), self.vocab_size, options)

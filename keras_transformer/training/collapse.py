@@ -66,6 +66,6 @@ def collapse_warning(metrics, norm="post"):
         return ""
     return (
         "the encoder has collapsed: its outputs are the same at every position of a sentence "
-        f"(deviation {metrics['encoder_deviation']:.4f}); train again with more --warmup_steps"
+        f"(deviation {metrics['encoder_deviation']:.4f}); train again with a larger --warmup_steps"
         + (", a lower --learning_rate_scale or --norm=pre" if norm == "post" else " or a lower --learning_rate_scale")
     )

@@ -38,13 +38,13 @@ class NonFinite:
         where = f"update {step:,}" if updates == 1 else f"{updates:,} updates, first in update {step:,}"
         first_rows = ", ".join(map(str, rows[:5])) + ", …" * (len(rows) > 5)
         what = f"the loss or a gradient is not finite in {where} (training pairs {first_rows})"
+        hint = "try a smaller --learning_rate_scale or --clip_norm=1 in another --output_dir"
         if self.hparams.on_nonfinite == "stop":
-            hint = (
-                "try a smaller --learning_rate_scale or --clip_norm=1 in another --output_dir, or continue with "
-                "--on_nonfinite=skip"
-            )
+            hint += ", or continue with --on_nonfinite=skip"
         elif self.skipped > self.hparams.max_skipped:
-            hint = f"the number of skipped updates, {self.skipped:,}, exceeds --max_skipped={self.hparams.max_skipped}"
+            hint = (
+                f"the run skipped {self.skipped:,} updates, more than --max_skipped={self.hparams.max_skipped}; {hint}"
+            )
         else:
             logger.warning(f"{what}; skipped")
             return

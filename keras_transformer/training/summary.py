@@ -60,8 +60,8 @@ def _rows(run, problem, model, batches, options, distribution, workers):
         "memory": [_memory(hparams, problem.tokenizer.vocab_size, plan, options, distribution)],
         "results": [
             f"validation every {hparams.eval_steps:,} updates"
-            + (f", decoded every {every:,}" if (every := hparams.decoding_interval) > hparams.eval_steps else "")
-            + f", a checkpoint every {hparams.checkpoint_steps:,}, both at the end"
+            + (f" (decoding every {every:,})" if (every := hparams.decoding_interval) > hparams.eval_steps else "")
+            + f", a checkpoint every {hparams.checkpoint_steps:,}, and both at the end"
         ],
     }
     if on_cpu() and batches.start < hparams.train_steps:
@@ -69,9 +69,8 @@ def _rows(run, problem, model, batches, options, distribution, workers):
     if notes := list(_notes(hparams, plan.batches_per_epoch)):
         rows["note"] = notes
     if plan.num_dropped:
-        rows["problem"].append(
-            f"pairs longer than max_length={hparams.max_length} tokens, which training drops: {plan.num_dropped:,}"
-        )
+        dropped = f"{plan.num_dropped:,} pair{'s' * (plan.num_dropped > 1)}"
+        rows["problem"].append(f"training drops {dropped} longer than max_length={hparams.max_length} tokens")
     return rows
 
 
@@ -126,7 +125,7 @@ def _memory(hparams, vocab_size, plan, options, distribution):
     )
     free = available_bytes()
     if free is not None and wanted > free:
-        line += f"; only {free / 1e6:,.0f} MB are free: try --accumulate, --remat or a smaller --batch_tokens"
+        line += f"; only {free / 1e6:,.0f} MB is free: try --accumulate, --remat or a smaller --batch_tokens"
     return line
 
 

@@ -72,7 +72,7 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
     workers = join(options.strategy, options.devices, options.coordinator, options.worker_patience)
     if workers.is_chief:
         return _train_as_worker(workers, configure, problem, options, dry_run)
-    logger.info(f"worker {workers.number} of {workers.count} takes part; worker 0 logs the progress")
+    logger.info(f"worker {workers.number} of {workers.count} has joined the run; worker 0 logs the progress")
     with silent_log():
         return _train_as_worker(workers, configure, problem, options, dry_run)
 
@@ -237,7 +237,7 @@ def restore(run, model, workers):
     what = f"the checkpoint of step {state['step']} in {run.path}"
     arrays = {part: workers.broadcast_arrays(arrays.get(part)) for part in workers.broadcast(sorted(arrays))}
     if "optimizer" not in arrays:
-        raise UserError(f"{what} has no optimizer state; training cannot resume from it")
+        raise UserError(f"{what} has no optimizer state; training cannot resume from this checkpoint")
     assign_training(model, arrays, what)
     return state
 

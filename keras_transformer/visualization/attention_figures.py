@@ -43,7 +43,7 @@ def draw_figure(number, maps, kind="encoder", layer=None, heads=None, word=None)
     weights = maps.weights(kind)
     layer, heads = chosen(weights, layer, heads, None if number == 3 else 2)
     if number == 5 and len(heads) != 2:
-        raise UserError(f"figure 5 shows exactly two heads, got {len(heads)}")
+        raise UserError(f"figure 5 needs exactly two heads, got {len(heads)}")
     weights = visible(weights[layer])
     queries, keys = maps.sides(kind)
     query = queries.find(word) if word else len(queries.labels) // 2

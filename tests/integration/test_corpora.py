@@ -90,7 +90,7 @@ def test_train_drops_lines_of_a_million_characters(call, tmp_path):
     flags = ("--problem=parallel_text", *(f"--{name}={value}" for name, value in arguments.items()))
     flags = (*flags, *commands.SMALL, "--hparams=toy", "--train_steps=2", f"--output_dir={tmp_path}/run")
     out = call("train", *flags, "--set=problem.vocab_size=60").succeeded_with_warnings()
-    assert [line for line in out if "which training drops: 2" in line]
+    assert [line for line in out if "training drops 2 pairs longer than max_length=" in line]
 
 
 @pytest.mark.parametrize("both", [False, True])

@@ -41,7 +41,7 @@ def test_dry_run_prints_summary_and_writes_no_run(call, tmp_path):
     )
     assert re.fullmatch(r"\d devices?; tensorflow, bfloat16, no XLA", rows[5])
     assert re.match(r"about \d+ MB for the largest update, \d+ pairs of ", rows[6])
-    assert rows[7] == "validation every 3 updates, a checkpoint every 3, both at the end"
+    assert rows[7] == "validation every 3 updates, a checkpoint every 3, and both at the end"
     assert re.match(r"about 0:0\d:\d\d for the updates: \d\.\de\+\d\d floating point operations at ", rows[8])
     assert rows[9] == (
         "the learning rate is at least twice that of any preset; raise warmup_steps or lower learning_rate_scale"

@@ -119,7 +119,7 @@ def test_train_recovers_from_successive_faults(call, tmp_path, monkeypatch):
         patch.setattr(ProgressLogger, "on_step", signal_after_update_25)
         outcome = call("train", *flags(tmp_path))
     assert outcome.status == 128 + signal.SIGTERM and outcome.err == ""
-    assert outcome.out.splitlines()[-1].startswith("SIGTERM: stopped after update 25, ")
+    assert outcome.out.splitlines()[-1].startswith("SIGTERM: stopped after update 25 and ")
     assert checkpoints.steps() == [10, 20, 25]
 
     def signal_and_translate(*arguments, translate=Translator.translate, **options):

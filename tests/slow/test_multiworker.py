@@ -83,7 +83,7 @@ def test_multiworker_trains_as_one_and_stops_together(tmp_path):
     assert f"SIGTERM: stopped after update {stopped:,}" in first[1]
     assert f"  devices   {2 * DEVICES} devices of 2 workers; " in first[1]
     assert f"validation at step {MEET_EVERY}" in first[1] and f"step {MEET_EVERY}" not in second[1]
-    assert "worker 1 of 2 takes part; worker 0 logs the progress" in second[1].splitlines()
+    assert "worker 1 of 2 has joined the run; worker 0 logs the progress" in second[1].splitlines()
     assert_equals_one_worker(tmp_path)
 
     first, _, seconds = interrupt(spawn_workers(2, *arguments, cwd=tmp_path), steps, lambda process: process.kill())

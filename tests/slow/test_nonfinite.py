@@ -87,7 +87,7 @@ def test_train_stops_at_or_skips_nonfinite_updates(train, spoil, tmp_path):
     spoil(5, 7, 8)
     outcome = train("run", "--on_nonfinite=skip", "--max_skipped=2", "--train_steps=12")
     assert outcome.status == 2
-    for words in ("in 2 updates, first in update 7", "the number of skipped updates, 3, exceeds --max_skipped=2"):
+    for words in ("in 2 updates, first in update 7", "the run skipped 3 updates, more than --max_skipped=2"):
         assert words in outcome.err
     assert Run.open(tmp_path / "run").checkpoints.steps()[-1] == 6
 

@@ -68,8 +68,8 @@ class CheckpointCallback(StepCallback):
             step = self.step
             if self.written != step:
                 self.save(step, from_signal=True)
-            saved = f"stopped after update {step:,}, which is saved in a checkpoint"
-            logger.info(f"{signal.name}: {saved}; the same command resumes from there")
+            saved = f"stopped after update {step:,} and saved a checkpoint"
+            logger.info(f"{signal.name}: {saved}; rerun the same command to resume")
             raise Interrupted(signal)
 
     def is_best(self, step):

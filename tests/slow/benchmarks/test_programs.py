@@ -68,7 +68,7 @@ def test_consumers_names_reason_of_a_failed_consumer(rows_of, home):
     """Check the error if `--python` is this interpreter, which can import this package or cannot read the tokenizer."""
     pytest.importorskip("ctranslate2")
     flags = (f"--run={home.run}", "--sentences=3", "--formats=ctranslate2", f"--python={sys.executable}")
-    with pytest.raises(UserError, match="--python=.* could not translate: .+ Give an interpreter"):
+    with pytest.raises(UserError, match="--python=.* could not translate: .+ Use an interpreter"):
         rows_of("consumers", *flags)
 
 

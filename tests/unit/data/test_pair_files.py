@@ -89,7 +89,7 @@ def test_tmx_old_attribute_and_other_encoding(tmp_path):
 def test_tmx_skipped_units_are_counted(tmp_path, caplog):
     text = tmx({"en": "a", "de": "b"}, {"en": "c", "fr": "d"}, {"en": "e"})
     assert read(tmp_path / "memory.tmx", text) == [("a", "b")]
-    assert "skipped 2 of 3 units without en or de" in caplog.text
+    assert "skipped 2 of 3 units because they lack en or de" in caplog.text
 
 
 @pytest.mark.parametrize(

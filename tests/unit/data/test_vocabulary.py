@@ -168,7 +168,7 @@ def test_prepare_logs_automatic_choice(tmp_path):
     problem = parallel(tmp_path, target="zh", vocab_size=4000)
     with logged_lines() as lines:
         problem.prepare()
-    assert "  the text has thousands of characters: character_coverage=0.9995, byte_fallback=true" in lines
+    assert "  the text has many different characters; using character_coverage=0.9995, byte_fallback=true" in lines
     assert problem.tokenizer.decode(problem.tokenizer.encode(["龥龥"])) == ["龥龥"]
     dropout = parallel(tmp_path, target="zh", vocab_size=4000, bpe_dropout=0.1, num_segmentations=2).prepare()
     assert UNK in dropout.tokenizer.encode(["龥"])[0]

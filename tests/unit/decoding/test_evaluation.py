@@ -257,7 +257,7 @@ def test_result_rows_hold_all_figures(result, tmp_path, monkeypatch):
     [
         (None, ["other.txt does not exist", "--compare"]),
         ("", [f"other.txt must have {len(SOURCES)} lines", "got 0"]),
-        ("de\n" * 3, [f"{len(SOURCES)} lines, one for each line of test of parallel_text", "got 3"]),
+        ("de\n" * 3, [f"{len(SOURCES)} lines, one per line of the test split of parallel_text", "got 3"]),
         ("de\n" * 99, [f"other.txt must have {len(SOURCES)} lines", "got 99"]),
         (b"de\n\xff\n", ["other.txt:2: not UTF-8"]),
     ],

@@ -58,7 +58,7 @@ def test_wsj_sections_make_splits(sections):
 def test_wsj_names_missing_section(sections, section, split):
     for path in sections.rglob(f"wsj_{section:02d}*.mrg"):
         path.unlink()
-    said = f"{sections} must contain section {section:02d} of the {split} split (wsj_{section:02d}01.mrg and so on)"
+    said = f"{sections} must contain section {section:02d} of the {split} split (wsj_{section:02d}01.mrg, …)"
     assert complaint(wsj_files, sections) == said
 
 

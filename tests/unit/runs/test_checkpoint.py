@@ -73,7 +73,7 @@ def test_load_latest_skips_damaged_checkpoints(tmp_path, file, change):
     change(tmp_path / "step-000000010" / file)
     with logged_lines() as lines:
         assert checkpoints.load_latest()[1]["step"] == 5
-    assert sum("using the previous one" in line for line in lines) == 1
+    assert sum("using the previous checkpoint" in line for line in lines) == 1
 
 
 def test_prune_keeps_latest_and_best(checkpoints):

@@ -343,5 +343,5 @@ def test_cost_page_matches_command(name, capsys):
     (row,) = [line for line in page.splitlines() if f"--hparams={name}`" in line and line.startswith("|")]
     lines = counted(f"--hparams={name}", capsys=capsys)
     by_method, count, share = (cell.strip() for cell in row.split("|")[3:6])
-    assert f"{float(by_method):.2e} by the paper's method" in lines[2] and f"is {share} of it" in lines[2]
+    assert f"{float(by_method):.2e} by the paper's method" in lines[2] and f"is {share} of this estimate" in lines[2]
     assert f"{float(count):.2e} counted" in lines[1]

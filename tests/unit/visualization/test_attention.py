@@ -288,7 +288,7 @@ def test_curves_do_not_render_run_names_as_formulas():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"number": 5, "heads": [0, 1, 2]}, "figure 5 shows exactly two heads, got 3"),
+        ({"number": 5, "heads": [0, 1, 2]}, "figure 5 needs exactly two heads, got 3"),
         ({"number": 6}, "number must be one of 3, 4, 5, got 6"),
         ({"layer": 2}, "layer must be from 1 to 2, got 3"),
         ({"heads": [0, 3]}, "head must be from 1 to 3, got 4"),
