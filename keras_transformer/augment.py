@@ -32,7 +32,7 @@ def main(arguments):
     )
     parser.add_argument(
         "--as", dest="direction", required=True, choices=("back", "forward"),
-        help="side of the input in the pairs: target (back) or source (forward)",
+        help="use of the input in the pairs: as targets (back) or as sources (forward)",
     )  # fmt: skip
     parser.add_argument(
         "--output", type=user_path, required=True, help=".tsv file of the pairs, with source and target columns"

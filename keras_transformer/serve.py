@@ -51,7 +51,7 @@ def main(arguments):
             no_repeat_ngram=flags.no_repeat_ngram, repetition_penalty=flags.repetition_penalty,
         )  # fmt: skip
         if flags.split_sentences and engine.trees:
-            raise UserError(f"--split_sentences needs a translation model, and {flags.run} is a parser. Omit the flag.")
+            raise UserError(f"--split_sentences needs a translation model, but {flags.run} is a parser. Omit the flag.")
         language = source_language(flags, engine) if flags.split_sentences else None
         engine.warm_up()
         limits = Limits(flags.max_texts, flags.max_characters, flags.max_bytes, flags.max_waiting, flags.timeout)

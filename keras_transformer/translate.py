@@ -54,7 +54,7 @@ def main(arguments):
     if flags.engine == "auto" and translator.engine == "ctranslate2":
         _warn("translating with CTranslate2; use --engine=keras for Keras")
     if flags.format == "pretty" and not translator.tokenizer.constraint:
-        raise UserError(f"--format=pretty needs a parser, and {flags.run} is not one; choose text or jsonl")
+        raise UserError(f"--format=pretty needs a parser, but {flags.run} is not a parser; choose text or jsonl")
     options = decoding_arguments(flags)
     if flags.beam_size is None:
         options["beam_size"] = max(translator.hparams.beam_size, flags.nbest)

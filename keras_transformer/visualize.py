@@ -72,7 +72,7 @@ def _parse(arguments):
     group.add_argument(
         "--attention",
         choices=KINDS,
-        help="attention to draw, or to select first on the page (default cross, or encoder for figures)",
+        help="attention to draw, or to show first on the page (default cross, or encoder for figures)",
     )
     group.add_argument("--layer", type=positive_int, help="layer, from 1 (default the second to last)")
     group.add_argument(

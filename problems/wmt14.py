@@ -88,7 +88,9 @@ class Wmt14EnFr(Wmt14EnDe):
         if self.bpe_dropout:  # fail before a vocabulary is learned
             raise no_byte_pairs(f"the word-piece tokenizer of {self.name}")
         if changed := self.changed(("vocab_file", "placeholders", *LEARNING[1:])):
-            raise UserError(f"{self.name}: {changed[0]} requires a SentencePiece vocabulary, not word pieces; unset it")
+            raise UserError(
+                f"{self.name}: {changed[0]} requires a SentencePiece vocabulary, not word pieces; unset {changed[0]}"
+            )
 
     def make_tokenizer(self):
         from keras_transformer.data.sampling import drain, sample_texts

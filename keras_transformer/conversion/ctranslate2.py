@@ -108,7 +108,7 @@ class _Weights:
         try:
             return np.asarray(self.weights[name], dtype="float32")
         except KeyError:
-            raise UserError(f"the run has no weight {name}, which CTranslate2 needs. Check the run.") from None
+            raise UserError(f"the run has no weight {name}, which CTranslate2 needs. Use another checkpoint.") from None
 
 
 def _quantize(spec, quantization):

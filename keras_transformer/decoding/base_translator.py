@@ -273,7 +273,7 @@ class BaseTranslator(abc.ABC):
             return [[]] * count
         prefixes = None if isinstance(prefixes, str) else ["" if prefix is None else prefix for prefix in prefixes]
         if prefixes is None or len(prefixes) != count:
-            raise UserError(f"prefixes must be a list of length {count}, with one entry for each text")
+            raise UserError(f"prefixes must be a list of length {count}, with one prefix or None for each text")
         prefixes = [hide_in_target(p, hidden) if isinstance(p, str) else p for p, hidden in zip(prefixes, spans)]
         ids = [self.tokenizer.encode_prefixes([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
         for prefix in ids:

@@ -195,7 +195,7 @@ class Translator(BaseTranslator):
         if not rows and self.tokenizer.constraint:
             return [self._unparsed(source)]
         if not rows:
-            raise TextError(number, "the search options allow no translation of {}")
+            raise TextError(number, "the search options allow no translation of {}. Relax or omit some of them.")
         texts = self.tokenizer.decode_outputs([source] * len(rows), rows)
         return [
             Hypothesis(text, tuple(row), float(p), float(score))

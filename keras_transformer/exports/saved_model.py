@@ -88,7 +88,9 @@ def export_saved_model(
     options = dataclasses.replace(options, beam_size=beam_size).complete(translator.hparams, translator.constraint)
     max_beam_size = max(MAX_BEAMS, beam_size) if max_beam_size is None else max_beam_size
     if beam_size > max_beam_size:
-        raise UserError(f"beam_size must be at most max_beam_size={max_beam_size}, got {beam_size}. Raise the maximum.")
+        raise UserError(
+            f"beam_size must be at most max_beam_size={max_beam_size}, got {beam_size}. Raise max_beam_size."
+        )
     description = {
         "tokenizer_sha256": translator.tokenizer.fingerprint, "format": "saved_model", "tensorflow": tf.__version__,
         "trees": translator.constraint is not None, "languages": list(translator.tokenizer.languages),

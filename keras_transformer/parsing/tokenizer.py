@@ -118,7 +118,10 @@ class TreeTokenizer(SentencePieceTokenizer):
                     f"{symbol!r} is not a bracket or tag in the vocabulary. Write a prefix such as (S (NP PRP."
                 )
             if not self.grammar.allowed(ids, many, 4 * many)[self.symbols[symbol]]:
-                raise UserError(f"no tree can begin with {text!r}: {symbol!r} is not allowed here")
+                raise UserError(
+                    f"no tree can begin with {text!r}, because {symbol!r} is not allowed as symbol {len(ids) + 1}. "
+                    "Change the prefix."
+                )
             ids.append(self.symbols[symbol])
         return ids
 

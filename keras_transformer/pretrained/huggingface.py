@@ -30,6 +30,7 @@ NUMBERS = (
 )  # fmt: skip
 """Fields of config.json that must be integers."""
 ACTIVATIONS = {"swish": "swish", "silu": "swish", "relu": "relu", "gelu": "gelu"}
+OTHER = "Use another Marian model."
 MASKED_BIAS = -1e9
 """Bias that masks the logit of BOS if Marian's vocabulary has no such token."""
 
@@ -127,7 +128,7 @@ def _check_files(folder):
         if (folder / name).is_file():
             continue
         if name != "config.json" and (kind := _read(folder, "config.json").get("model_type")) != "marian":
-            raise UserError(f"{folder / 'config.json'}: model_type must be marian, got {kind}.")
+            raise UserError(f"{folder / 'config.json'}: model_type must be marian, got {kind}. {OTHER}")
         if name == WEIGHTS and list(folder.glob("*.bin")):
             raise UserError(
                 f"{folder} must contain weights in {WEIGHTS}, got pickle files, which can execute code. Load the model "
@@ -147,7 +148,7 @@ def _check_config(folder, config):
     for name, value in REQUIRED.items():
         if config.get(name) != value:
             required, got = (json.dumps(one).strip('"') for one in (value, config.get(name)))
-            raise UserError(f"{path}: {name} must be {required}, got {got}.")
+            raise UserError(f"{path}: {name} must be {required}, got {got}. {OTHER}")
     for name in NUMBERS:
         if type(value := config.get(name)) is not int or value < 0:
             raise UserError(f"{path}: {name} must be an integer of at least 0, got {json.dumps(value)}.")
@@ -155,13 +156,16 @@ def _check_config(folder, config):
             raise UserError(f"{path}: {name} must be below vocab_size={config['vocab_size']}, got {value}.")
     if config.get("activation_function") not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        raise UserError(f"{path}: activation_function must be one of {known}, got {config.get('activation_function')}.")
+        got = config.get("activation_function")
+        raise UserError(f"{path}: activation_function must be one of {known}, got {got}. {OTHER}")
     for name in ("attention_heads", "ffn_dim"):
         encoder, decoder = (config.get(f"{side}_{name}") for side in ("encoder", "decoder"))
         if encoder != decoder:
-            raise UserError(f"{path}: encoder_{name} and decoder_{name} must be equal, got {encoder} and {decoder}.")
-    if config.get("decoder_vocab_size") not in (None, config["vocab_size"]):
-        raise UserError(f"{path}: encoder and decoder must share one vocabulary.")
+            sizes = f"{encoder} and {decoder}"
+            raise UserError(f"{path}: encoder_{name} and decoder_{name} must be equal, got {sizes}. {OTHER}")
+    size, decoder_size = config["vocab_size"], config.get("decoder_vocab_size")
+    if decoder_size not in (None, size):
+        raise UserError(f"{path}: decoder_vocab_size must equal vocab_size={size}, got {decoder_size}. {OTHER}")
 
 
 def _reorder_vocabulary(folder, config, vocabulary):

@@ -231,7 +231,10 @@ class Checkpoints:
 def _read(directory, parts):
     state = read_json(directory / "state.json", "checkpoint", version=int, sha256=dict)
     if state["version"] != VERSION:
-        raise OtherVersion(f"checkpoint {directory} must have format version {VERSION}, got {state.get('version')}")
+        raise OtherVersion(
+            f"checkpoint {directory} must have format version {VERSION}, got {state.get('version')}. Use the version "
+            "of this package that wrote the checkpoint."
+        )
     name = NAME.fullmatch(directory.name)
     if name and state.get("step") != int(name[1]):
         raise UserError(f"checkpoint {directory} is damaged (its state.json belongs to step {state.get('step')})")

@@ -104,7 +104,9 @@ class TranslationProblem(Problem):
                 "learned vocabulary; unset one of them"
             )
         if self.bpe_dropout and not self.joint_vocabulary:
-            raise UserError(f"{self.name}: bpe_dropout requires joint_vocabulary=true; unset one of them")
+            raise UserError(
+                f"{self.name}: bpe_dropout cannot be combined with joint_vocabulary=false; unset one of them"
+            )
         if self.bpe_dropout and (self.vocab_type != "bpe" or self.byte_fallback):
             raise no_byte_pairs("vocab_type=unigram" if self.vocab_type != "bpe" else "byte_fallback=true")
         if self.num_segmentations > 1 and not self.bpe_dropout:

@@ -121,7 +121,7 @@ def _memory(hparams, vocab_size, plan, options, distribution):
     rows_at_once = -(-rows // (options.accumulate * count_replicas(distribution)))
     wanted = estimated_bytes(hparams, vocab_size, rows_at_once, *lengths, options.remat)
     line = (
-        f"about {wanted / 1e6:,.0f} MB for the largest update, {rows:,} pairs of {lengths[0]} and {lengths[1]} tokens"
+        f"about {wanted / 1e6:,.0f} MB for the largest update ({rows:,} pairs of {lengths[0]} and {lengths[1]} tokens)"
     )
     free = available_bytes()
     if free is not None and wanted > free:

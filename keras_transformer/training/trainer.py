@@ -258,4 +258,4 @@ def _log_result(run, model, progress, seconds):
         digits = 4 if metric in ("nll", "loss") else 2
         result = f"without a finite {metric}" if value is None else f"{metric} {value:.{digits}f}"
         logger.info(f"best validation {result} at step {best['step']:,}")
-    logger.info(f"everything is in {run.path}; next: {_evaluate(run)}")
+    logger.info(f"the run is in {run.path}; evaluate it with {_evaluate(run)}")

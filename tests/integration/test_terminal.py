@@ -40,7 +40,7 @@ def test_dry_run_prints_summary_and_writes_no_run(call, tmp_path):
         and f"up to {float(kt.TransformerSchedule(16, 2)(1)):.2e} at update 2," in rows[4]
     )
     assert re.fullmatch(r"\d devices?; tensorflow, bfloat16, no XLA", rows[5])
-    assert re.match(r"about \d+ MB for the largest update, \d+ pairs of ", rows[6])
+    assert re.match(r"about \d+ MB for the largest update \(\d+ pairs of ", rows[6])
     assert rows[7] == "validation every 3 updates, a checkpoint every 3, and both at the end"
     assert re.match(r"about 0:0\d:\d\d for the updates: \d\.\de\+\d\d floating point operations at ", rows[8])
     assert rows[9] == (
@@ -118,7 +118,7 @@ def test_train_shows_progress_bars_in_terminal(home, tmp_path, monkeypatch):
     written = in_terminal(monkeypatch, train, *home.again(tmp_path / "run"), "--train_steps=4")
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", written)
     assert re.search(r"training\s.*4/4 .*updates/s", plain) and re.search(r"validation\s.*/200", plain)
-    assert re.search(r"[\r\n]step 3/4  loss", plain) and f"everything is in {tmp_path}/run" in plain
+    assert re.search(r"[\r\n]step 3/4  loss", plain) and f"the run is in {tmp_path}/run" in plain
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # hide and show the cursor
 
 

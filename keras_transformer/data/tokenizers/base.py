@@ -155,7 +155,7 @@ class VocabularyTooLarge(UserError):
 
 def no_byte_pairs(what):
     """Return a `UserError` for using BPE-dropout with a tokenizer that does not use plain byte-pair encoding."""
-    return UserError(f"bpe_dropout requires plain byte-pair encoding, which {what} does not use")
+    return UserError(f"bpe_dropout requires plain byte-pair encoding, which {what} does not use; unset bpe_dropout")
 
 
 def too_small(vocab_size, smallest):

@@ -24,7 +24,7 @@ def load_tokenizer(folder):
     """
     paths = [path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()]
     if not paths:
-        raise UserError(f"{folder} contains no tokenizer ({TOKENIZER_FILES[0]})")
+        raise UserError(f"{folder} contains no tokenizer file such as {TOKENIZER_FILES[0]}. Check the path.")
     module, _, name = CLASSES[paths[0].name].partition(":")
     try:
         return getattr(importlib.import_module(module), name).from_bytes(paths[0].read_bytes())

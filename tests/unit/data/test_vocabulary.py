@@ -238,7 +238,7 @@ def test_separate_vocabularies_follow_the_direction(corpus, separate):
 
 
 def test_separate_vocabularies_reject_bpe_dropout_and_model_file(corpus):
-    with pytest.raises(UserError, match="bpe_dropout requires joint_vocabulary=true"):
+    with pytest.raises(UserError, match="bpe_dropout cannot be combined with joint_vocabulary=false"):
         parallel(corpus, joint_vocabulary=False, bpe_dropout=0.1, num_segmentations=2)
     (corpus / "own.model").write_bytes(plain_model())
     with pytest.raises(UserError, match="vocab_file cannot be combined with joint_vocabulary"):

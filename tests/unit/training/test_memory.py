@@ -93,6 +93,6 @@ def test_summary_compares_estimate_with_free_memory(call, tmp_path, monkeypatch)
         return line
 
     monkeypatch.chdir(tmp_path)
-    assert memory_line().endswith(" MB for the largest update, 51 pairs of 10 and 10 tokens")
+    assert memory_line().endswith(" MB for the largest update (51 pairs of 10 and 10 tokens)")
     monkeypatch.setattr(memory, "proc_entries", lambda path: {"MemAvailable:": "1000"})
     assert "; only 1 MB is free: try --accumulate, --remat or" in memory_line()
