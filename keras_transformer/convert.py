@@ -27,7 +27,7 @@ def main(arguments):
     parser.add_argument("--raw_dir", type=user_path, help="folder of the problem's corpus files")
     parser.add_argument(
         "--set", action="append", default=[], metavar="problem.NAME=VALUE",
-        help="parameter of the problem (repeatable)",
+        help="field of the problem (repeatable)",
     )  # fmt: skip
     flags = parser.parse_args(arguments)
     if flags.format not in FORMATS:

@@ -69,7 +69,9 @@ def _parse(arguments):
     )
     parser.add_argument("--output", type=user_path, default="-", help="file of scores (default stdout)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="output format (default text)")
-    parser.add_argument("--token_scores", action="store_true", help="write the log-probability of each token (jsonl)")
+    parser.add_argument(
+        "--token_scores", action="store_true", help="write the log-probability of each token (requires --format=jsonl)"
+    )
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(
         "--max_length", type=positive_int,

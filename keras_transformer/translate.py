@@ -128,8 +128,12 @@ def _parse(arguments):
         help="translations per line, with the line number before each if there are several (default 1)",
     )
     parser.add_argument("--scores", action="store_true", help="write the score and a tab before each translation")
-    parser.add_argument("--token_scores", action="store_true", help="write the log-probability of each token (jsonl)")
-    parser.add_argument("--alignments", action="store_true", help="write the attention to the source tokens (jsonl)")
+    parser.add_argument(
+        "--token_scores", action="store_true", help="write the log-probability of each token (requires --format=jsonl)"
+    )
+    parser.add_argument(
+        "--alignments", action="store_true", help="write the attention to the source tokens (requires --format=jsonl)"
+    )
     parser.add_argument(
         "--precision", choices=("float32", "bfloat16"), default="float32",
         help="precision of weights and computation (default float32)",

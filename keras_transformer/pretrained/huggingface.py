@@ -151,9 +151,9 @@ def _check_config(folder, config):
             raise UserError(f"{path}: {name} must be {required}, got {got}. {OTHER}")
     for name in NUMBERS:
         if type(value := config.get(name)) is not int or value < 0:
-            raise UserError(f"{path}: {name} must be an integer of at least 0, got {json.dumps(value)}.")
+            raise UserError(f"{path}: {name} must be an integer of at least 0, got {json.dumps(value)}. {OTHER}")
         if name.endswith("_id") and value >= config["vocab_size"]:
-            raise UserError(f"{path}: {name} must be below vocab_size={config['vocab_size']}, got {value}.")
+            raise UserError(f"{path}: {name} must be below vocab_size={config['vocab_size']}, got {value}. {OTHER}")
     if config.get("activation_function") not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
         got = config.get("activation_function")
@@ -177,7 +177,7 @@ def _reorder_vocabulary(folder, config, vocabulary):
             f"as vocab_size in config.json requires, got {len(vocabulary)} tokens. Use both files of one model."
         )
     if SPECIAL[UNK] not in vocabulary:
-        raise UserError(f"{folder / 'vocab.json'} has no token {SPECIAL[UNK]}.")
+        raise UserError(f"{folder / 'vocab.json'} has no token {SPECIAL[UNK]}. {OTHER}")
     first = [config[name] for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")]
     first.append(vocabulary[SPECIAL[UNK]])
     added_bos = first[BOS] in (first[PAD], first[EOS])
@@ -192,7 +192,9 @@ def _load_tokenizer(folder, pieces):
     try:
         return MarianTokenizer(pieces, *models)
     except RuntimeError:
-        raise UserError(f"source.spm or target.spm in {folder} is damaged: not a SentencePiece model") from None
+        raise UserError(
+            f"source.spm or target.spm in {folder} is not a SentencePiece model. Download the model again."
+        ) from None
 
 
 def _read_weights(folder):
