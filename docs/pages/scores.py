@@ -198,11 +198,30 @@ def engines(rows, multi30k):
     })  # fmt: skip
 
 
+CAPTIONS = {None: "no captions", "runs/back": "captions", "runs/reproduce/back": "captions, tagged and balanced"}
+"""Names of the runs in the tables of back-translation, {setting `extra_train`: name}."""
+
+
 def back_translation(rows, multi30k):
+    """Return a table of final scores of `tiny` without and with back-translated captions, by split."""
+    runs = {}
+    for row in [*(row for row in multi30k if is_tiny(row) and row["seed"] == 1), *rows]:
+        if is_averaged(row):
+            runs.setdefault(row.get("settings", {}).get("extra_train"), {})[row["split"]] = row
+    lines = [{"run": CAPTIONS[extra], "splits": splits} for extra, splits in runs.items()]
+    return table(lines, {"training pairs": "{run}"} | {
+        head: f"{{splits[{split}][tokenized_bleu]:.2f}}" for head, split in SPLITS.items()
+    })  # fmt: skip
+
+
+def back_translation_curves(rows, multi30k):
     """Return a table of validation scores during runs of `tiny` without and with back-translated captions."""
     (*_, usual) = filter(is_tiny, multi30k)
-    names = {"runs/back": "captions", "runs/reproduce/back": "captions, tagged and balanced"}
-    return curves({"no captions": usual} | {names[row["settings"]["extra_train"]]: row for row in rows}, every=1)
+    return curves({CAPTIONS[None]: usual} | {CAPTIONS[row["settings"]["extra_train"]]: row for row in rows}, every=1)
+
+
+SPLITS = {"validation": "validation", "2016": "test", "2017": "test_2017", "COCO": "test_coco"}
+"""{heading: split} for all splits of Multi30k."""
 
 
 def is_averaged(row):

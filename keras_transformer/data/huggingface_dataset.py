@@ -79,7 +79,7 @@ class HuggingFaceDataset:
         count = 0
         for batch in rows.iter(BATCH):
             if nested:
-                texts = [(row.get(source), row.get(target)) for row in batch[TRANSLATION]]
+                texts = [((row or {}).get(source), (row or {}).get(target)) for row in batch[TRANSLATION]]
             else:
                 texts = list(zip(batch[source], batch[target]))
             for pair in texts:

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -62,8 +61,8 @@ def read_jsonl(path, source, target):
     for number, line in enumerate(read_lines(path), start=1):
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            reason = getattr(error, "msg", "too many nested brackets")
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", "too many digits or nested brackets")
             raise UserError(
                 f"{path}:{number}: the line is not valid JSON ({reason}). Write one JSON object per line."
             ) from None
@@ -74,7 +73,8 @@ def read_jsonl(path, source, target):
                 f'{path}:{number}: the line must be a JSON object with texts for the keys "{source}" and "{target}", '
                 f"got {line[:60]}"
             )
-        yield tuple(texts)
+        # JSON may contain half of a surrogate pair, which UTF-8 cannot represent.
+        yield tuple(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts)
 
 
 def read_tmx(path, source, target):
@@ -86,29 +86,25 @@ def read_tmx(path, source, target):
     """
     units = pairs = 0
     seen = set()
-    try:
-        with open_binary(path) as file:
-            root = None
-            for event, element in ElementTree.iterparse(file, events=("start", "end")):
-                root = element if root is None else root
-                if event == "start" or element.tag != "tu":
-                    continue
-                units += 1
-                variants = {
-                    (variant.get(LANGUAGE) or variant.get("lang") or "").lower(): variant.find("seg")
-                    for variant in element.iter("tuv")
-                }
-                seen.update(variants)
-                segments = [_matching(variants, language) for language in (source, target)]
-                if all(segment is not None for segment in segments):
-                    pairs += 1
-                    yield tuple(" ".join(_text(segment).split()) for segment in segments)
-                element.clear()
-                if len(root):
-                    del root[-1][:]  # free the units of <body> that were read
-    except ElementTree.ParseError as error:
-        place = f"{path}:{error.position[0]}"
-        raise UserError(f"{place}: the file is not valid XML ({error}). Export the TMX file again.") from None
+    with open_binary(path) as file:
+        root = None
+        for event, element in _xml_events(path, file):
+            root = element if root is None else root
+            if event == "start" or element.tag != "tu":
+                continue
+            units += 1
+            variants = {
+                (variant.get(LANGUAGE) or variant.get("lang") or "").lower().replace("_", "-"): variant.find("seg")
+                for variant in element.iter("tuv")
+            }
+            seen.update(variants)
+            segments = [_matching(variants, language) for language in (source, target)]
+            if all(segment is not None for segment in segments):
+                pairs += 1
+                yield tuple(" ".join(_text(segment).split()) for segment in segments)
+            element.clear()
+            if len(root):
+                del root[-1][:]  # free the units of <body> that were read
     if not pairs:
         found = f"the languages {', '.join(sorted(filter(None, seen)))}" if seen else "no translation units"
         raise UserError(f"{path} must contain translation units in {source} and {target}, got {found}")
@@ -118,12 +114,23 @@ def read_tmx(path, source, target):
         )
 
 
+def _xml_events(path, file):
+    """Yield (event, element) for the start and the end of each element."""
+    try:
+        yield from ElementTree.iterparse(file, events=("start", "end"))
+    except ElementTree.ParseError as error:
+        place = f"{path}:{error.position[0]}"
+        raise UserError(f"{place}: the file is not valid XML ({error}). Export the TMX file again.") from None
+    except (ValueError, LookupError) as error:
+        raise UserError(f"{path}: the encoding is not supported ({error}). Convert the file to UTF-8.") from None
+
+
 def _matching(variants, language):
     """Return the <seg> element of a language, or of its first variant (en-US for en), or None if there is neither."""
     language = language.lower().replace("_", "-")
     if language in variants:
         return variants[language]
-    return next((seg for code, seg in variants.items() if re.split("[-_]", code)[0] == language), None)
+    return next((seg for code, seg in variants.items() if code.split("-")[0] == language), None)
 
 
 def _text(element):

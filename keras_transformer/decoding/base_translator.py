@@ -179,7 +179,9 @@ class BaseTranslator(abc.ABC):
                     "split_sentences cannot be combined with nbest, prefixes, phrases, token_scores, alignments or a "
                     "parser"
                 )
-            sentences, owners = split_texts(sentences, split_sentences, bool(self.tokenizer.placeholders))
+            sentences, owners = split_texts(
+                sentences, split_sentences, bool(self.tokenizer.placeholders), self.tokenizer.languages
+            )
         with errors_of(owners):
             sentences, spans = self.hide_spans(tag_texts(sentences, to, self.tokenizer.languages))
         sources = self._source_ids(sentences, max_source_length, cut and (lambda i, tokens: cut(owners[i], tokens)))

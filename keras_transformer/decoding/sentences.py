@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 
+from keras_transformer.data.language_tags import TAG
 from keras_transformer.data.placeholders import split_around_spans
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.text import UNSPACED
@@ -13,7 +14,7 @@ CJK = "\u3000"
 Scripts with spaces between sentences but not between words, such as Thai, have lower code points."""
 
 
-def split_texts(texts, language, keep_spans=False):
+def split_texts(texts, language, keep_spans=False, languages=()):
     """Split texts into sentences with `sentencex`, which has rules and abbreviations for many languages.
 
     Args:
@@ -21,6 +22,7 @@ def split_texts(texts, language, keep_spans=False):
         language: Code of the texts' language, such as "en". If `sentencex` has no rules for it, the rules of a related
             language apply.
         keep_spans: Whether to keep protected spans whole (see `data.placeholders`).
+        languages: Target languages of a multilingual model. Each sentence gets the language tag of its text, if any.
 
     Returns:
         A list of sentences without surrounding whitespace, at least one for each text, and a list with the index of
@@ -38,9 +40,12 @@ def split_texts(texts, language, keep_spans=False):
     split = functools.partial(segment, language)
     sentences, owners = [], []
     for owner, text in enumerate(texts):
+        tag = TAG.match(text)
+        start = tag[0] if tag and tag[1] in languages else ""
+        text = text[len(start) :]
         pieces = split_around_spans(text, split) if keep_spans else split(text)
         parts = [part for piece in pieces if (part := piece.strip())] or [""]
-        sentences += parts
+        sentences += [f"{start.strip()} {part}".strip() for part in parts]
         owners += [owner] * len(parts)
     return sentences, owners
 

@@ -148,7 +148,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
 
     def prepare(texts, to):
         """Return the texts split into sentences, {name: sentence}, and the number of tokens of each sentence."""
-        texts = _split(texts, language, engine.placeholders > 0)
+        texts = _split(texts, language, engine)
         named = _named(texts)
         _check_count(len(named), limits.waiting, "sentences")
         named = dict(zip(named, tag_texts([*named.values()], to, engine.languages)))
@@ -257,7 +257,7 @@ def _translate(engine, items):
     return outputs
 
 
-def _split(texts, language, keep_spans):
+def _split(texts, language, engine):
     """Return the sentences of the texts as nested lists, `[text][line][sentence]`.
 
     A blank line has no sentences. Without a language, the whole line counts as one sentence.
@@ -266,7 +266,9 @@ def _split(texts, language, keep_spans):
     def split(line):
         if not line.strip():
             return []
-        return split_texts([line], language, keep_spans)[0] if language else [line]
+        if not language:
+            return [line]
+        return split_texts([line], language, engine.placeholders > 0, engine.languages)[0]
 
     return [[split(line) for line in lines] for lines in texts]
 

@@ -99,6 +99,7 @@ def test_problem_trains_on_datasets_and_files(datasets, tmp_path):
             "Rename",
         ),
         ("dataset:null", "row 1 (counted from 0) of dataset {}/null must have texts for en and de, got 'b' and None."),
+        ("dataset:none", "row 1 (counted from 0) of dataset {}/none must have texts for en and de, got None and None."),
         ("dataset:french", "row 0 (counted from 0) of dataset {}/french must have texts for en and de, got 'a' and"),
         ("dataset:empty", "cannot read the dataset {}/empty: "),
     ],
@@ -107,6 +108,7 @@ def test_unsuitable_dataset_is_explained(datasets, tmp_path, text, words):
     save(datasets, tmp_path / "saved", train=columns(pairs(3)), other={"text": ["a"]})
     save(datasets, tmp_path / "null", train={"en": ["a", "b"], "de": ["c", None]})
     save(datasets, tmp_path / "french", train={"translation": [{"en": "a", "fr": "b"}]})
+    save(datasets, tmp_path / "none", train={"translation": [{"en": "a", "de": "b"}, None]})
     (tmp_path / "empty").mkdir()
     message = complaint(read, text, tmp_path)
     assert words.format(tmp_path) in message and "\n" not in message

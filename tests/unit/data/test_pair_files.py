@@ -58,7 +58,14 @@ def test_jsonl_reads_both_layouts(tmp_path):
     assert read(tmp_path / "train.jsonl", "\n".join(flat + nested)) == PAIRS + PAIRS
 
 
-@pytest.mark.parametrize("line", ['{"en": "x"}', '{"en": "x", "de": 3}', '["x", "y"]', "{", "[" * 100_000, "3", ""])
+def test_jsonl_half_of_a_surrogate_pair_is_replaced(tmp_path):
+    text = '{"en": "a \\ud83d\\ude00 b", "de": "a \\ud83d b"}\n'
+    assert read(tmp_path / "train.jsonl", text) == [("a 😀 b", "a \ufffd b")]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"en": "x"}', '{"en": "x", "de": 3}', '["x", "y"]', "{", "[" * 100_000, "3", "", "1" * 5000]
+)
 def test_jsonl_bad_line_is_named(tmp_path, line):
     good = json.dumps({"en": "a", "de": "b"})
     assert complaint(tmp_path / "train.jsonl", f"{good}\n{line}\n").startswith(f"{tmp_path}/train.jsonl:2: ")
@@ -68,6 +75,8 @@ def test_tmx_matches_variants_of_languages(tmp_path):
     text = tmx({"en-US": "A dog.", "de-DE": "Ein Hund."}, {"DE": "Zwei", "EN": "Two", "fr": "Deux"})
     assert read(tmp_path / "memory.tmx", text) == [("A dog.", "Ein Hund."), ("Two", "Zwei")]
     assert read(tmp_path / "memory.tmx", text, "en-us", "de-de") == [("A dog.", "Ein Hund.")]
+    text = text.replace("en-US", "en_US")
+    assert read(tmp_path / "memory.tmx", text, "en_US", "de_DE") == [("A dog.", "Ein Hund.")]
 
 
 def test_tmx_prefers_the_exact_language(tmp_path):
@@ -100,6 +109,8 @@ def test_tmx_skipped_units_are_counted(tmp_path, caplog):
         (tmx({"en": "a\n<b", "de": "c"}), "memory.tmx:2: the file is not valid XML"),
         ("", "memory.tmx:1: the file is not valid XML"),
         (b"\xff\xfe\xfa", "memory.tmx:1: the file is not valid XML"),
+        ('<?xml version="1.0" encoding="GB2312"?>', "memory.tmx: the encoding is not supported"),
+        ('<?xml version="1.0" encoding="FOO"?>', "memory.tmx: the encoding is not supported"),
     ],
 )
 def test_tmx_errors_are_named(tmp_path, text, words):

@@ -28,6 +28,15 @@ def test_split_texts_keeps_abbreviations_and_empty_texts():
     assert owners == [0, 0, 1, 2, 3, 3]
 
 
+def test_split_texts_repeats_the_language_tag():
+    pytest.importorskip("sentencex")
+    texts = ["<2de> One. Two.", "One. Two.", " <2de>", "<2fr> One. Two. <2de> Three."]
+    assert split_texts(texts, "en", languages=("de",))[0] == [
+        "<2de> One.", "<2de> Two.", "One.", "Two.", "<2de>", "<2fr> One.", "Two.", "<2de> Three."
+    ]  # fmt: skip
+    assert split_texts(texts[:1], "en")[0] == ["<2de> One.", "Two."]
+
+
 @pytest.mark.parametrize(
     "language, text, count",
     [

@@ -168,6 +168,13 @@ def test_translate_tags_lines_with_target_language(url, engine):
     ask(url, body={"texts": ["a"], "to": 1}).refused(422, "body.to", "valid string")
 
 
+def test_translate_tags_each_sentence_of_a_line(splitting_url, engine):
+    engine.languages = ("de", "fr")
+    assert ask(splitting_url, body={"texts": ["<2fr> One. Two."], "to": "de"}).outputs == [
+        [(".enO >rf2< .owT >rf2<", 0)]
+    ]  # fmt: skip
+
+
 def test_attention_takes_target_language():
     engine = Backwards(shows_attention=True)
     engine.languages = ("de", "fr")
