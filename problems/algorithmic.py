@@ -91,7 +91,7 @@ class Reverse(SymbolProblem):
 
 @register_problem("sort")
 class Sort(SymbolProblem):
-    """Sorting of sequences of symbols by number: s2 before s10."""
+    """Sorting of symbols by number: s2 comes before s10."""
 
     def transform(self, symbols):
         return sorted(symbols, key=lambda symbol: int(symbol.removeprefix("s")))

@@ -98,7 +98,7 @@ class HuggingFaceDataset:
             import datasets
         except ImportError:
             install = "pip install 'keras-transformer-toolkit[datasets]'"
-            raise UserError(f"{PREFIX}{self.name} needs the package datasets. Run {install}.") from None
+            raise UserError(f"{PREFIX}{self.name} needs the package `datasets`. Run {install}.") from None
         saved = any((Path(self.name) / name).is_file() for name in SAVED)
         if saved and self.config:
             raise UserError(f"{self.name} has no configurations, got {self.config!r}. Write dataset:NAME::SPLIT.")

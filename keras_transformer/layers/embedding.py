@@ -37,7 +37,7 @@ class TiedEmbedding(keras.layers.Layer):
 
     def logits(self, states):
         """Project states `[..., d_model]` to logits `[..., vocab_size]`."""
-        # TensorFlow transposes a factor without a copy only if both factors are matrices.
+        # TensorFlow multiplies by a transposed array without copying it only if both arrays are matrices.
         rows = ops.reshape(states, (-1, self.d_model))
         logits = ops.matmul(rows, ops.transpose(ops.cast(self.table, states.dtype)))
         return ops.reshape(logits, (*ops.shape(states)[:-1], self.vocab_size))

@@ -92,7 +92,9 @@ def locate(name, revision=None):
         return Path(snapshot_download(str(name), revision=revision, allow_patterns=[*FILES, *OPTIONAL_FILES]))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{name} is not a directory, and the hub does not provide it: {reason}") from None
+        raise UserError(
+            f"{name} is not a directory and cannot be downloaded from the Hugging Face Hub: {reason}"
+        ) from None
 
 
 def read_marian(folder):

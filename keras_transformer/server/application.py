@@ -274,7 +274,7 @@ def _split(texts, language, engine):
 
 
 def _named(texts):
-    """Return {name for error messages: sentence}, in order. Names count texts from 0, lines and sentences from 1.
+    """Return {name for error messages: sentence}, in order. Texts are numbered from 0, lines and sentences from 1.
 
     Args:
         texts: The result of `_split`.

@@ -22,7 +22,7 @@ def in_directions(run, directions):
     if directions is None:
         return problem
     if not problem.parts:
-        raise UserError(f"--directions needs a run of multilingual_text, got one of {problem.name}. Omit --directions.")
+        raise UserError(f"--directions needs a run of multilingual_text, got a run of {problem.name}. Omit the flag.")
     changed = dataclasses.replace(problem, directions=directions)
     known = {language for part in problem.parts.values() for language in (part.source, part.target)}
     for part in changed.parts.values():

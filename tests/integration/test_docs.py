@@ -169,7 +169,7 @@ def test_troubleshooting_quotes_existing_messages():
     files = [path for folder in ("keras_transformer", "problems") for path in (ROOT / folder).rglob("*.py")]
     source = "\n".join(path.read_text(encoding="utf-8") for path in files)
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # join string literals that span lines
-    source += source.replace("_", " ")  # `prepare` prints the names of counts with spaces instead of underscores
+    source += source.replace("_", " ")  # `prepare` prints keys such as `dropped_as_copies` with spaces
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     messages = re.findall(r"^\| `([^`]+)` \|", page, flags=re.MULTILINE)
     assert len(messages) == 21

@@ -171,7 +171,7 @@ def is_letter(char):
 
 
 def _unescape(match):
-    """Return the character of an escape, or the escape itself if the tokenizer never produces it."""
+    """Return the character that an escape encodes, or the escape itself if no character has this escape."""
     code = int(match[1])
     real = code <= sys.maxunicode and not chr(code).isspace() and unicodedata.category(chr(code)) != "Cs"
     return chr(code) if real else match[0]
