@@ -124,7 +124,7 @@ class ParallelText(TranslationProblem):
 SPLIT_NAME = re.compile(r"(?:train|validation|test)\.(\w+)(?:-(\w+)\.)?")
 """Pattern for the beginning of a file name in a multilingual corpus. Its groups are the languages in the name."""
 
-LISTED = re.compile(r"(?:(\w+)-(\w+):(?!\d*[.]?\d+$))?(.+)")
+LISTED = re.compile(r"(?:(\w+)-(\w+):(?!\d*[.]?\d+$))?(.+)", re.DOTALL)
 """Pattern for an entry of a list of files, such as `en-de:a.tsv:3`. Its groups are the two languages and the rest. The
 entry `talks-new:3` has no languages, because a number after the colon is a weight."""
 
@@ -136,7 +136,7 @@ def parse_entries(text):
 
 
 def _is_tsv(source):
-    return without_suffix(source.paths[0].name).endswith(".tsv")
+    return without_suffix(source.paths[0].name).lower().endswith(".tsv")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -297,9 +297,10 @@ class MultilingualText(TranslationProblem):
         for name, part in self.parts.items():
             if split not in part.splits:
                 continue
-            tag, pairs = language_tag(part.target), part.pairs(split)
-            for source, target in repeat_pairs(pairs, self.weights[name]) if split == "train" else pairs:
-                yield f"{tag} {source}" if source.strip() else source, target
+            tag = language_tag(part.target)
+            pairs = ((f"{tag} {source}" if source.strip() else source, target) for source, target in part.pairs(split))
+            # The tag changes the hashes, so this choice of pairs is independent of the choice by the weight of a file.
+            yield from repeat_pairs(pairs, self.weights[name]) if split == "train" else pairs
 
     @functools.cached_property
     def weights(self):

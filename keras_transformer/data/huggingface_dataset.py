@@ -1,5 +1,6 @@
 """Parallel text from Hugging Face datasets on disk or on the Hub. This module imports `datasets` on first use."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ class HuggingFaceDataset:
         name, *rest = text.removeprefix(PREFIX).split(":")
         if not name or len(rest) > 2:
             raise UserError(f"a dataset must have the form {FORM}, got {text}")
-        path = Path(folder) / Path(name).expanduser()
+        path = Path(folder) / os.path.expanduser(name)
         if path.is_dir():
             name = str(path)
         elif not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name):

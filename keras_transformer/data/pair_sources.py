@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def parse_sources(text, folder, languages, split="train", by_settings=True):
     sources = []
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, number = _parse_weight(item)
-        path = Path(folder) / Path(name).expanduser()
+        path = Path(folder) / os.path.expanduser(name)
         if name.startswith(PREFIX):
             dataset = HuggingFaceDataset.parse(name, folder, split)
             sources.append(PairSource(tuple(dataset.files()), languages, number, dataset=dataset))

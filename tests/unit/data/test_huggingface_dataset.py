@@ -120,6 +120,7 @@ def test_unsuitable_dataset_is_explained(datasets, tmp_path, text, words):
         ("dataset:", "a dataset must have the form dataset:NAME[:CONFIG[:SPLIT]], got dataset:"),
         ("dataset:a:b:c:d", "a dataset must have the form dataset:NAME[:CONFIG[:SPLIT]], got dataset:a:b:c:d"),
         ("dataset:gone/and/away", "the dataset folder {}/gone/and/away does not exist. Check the path."),
+        ("dataset:~gone", "the dataset folder {}/~gone does not exist. Check the path."),
         ("dataset:./gone", "the dataset folder {}/gone does not exist. Check the path."),
         ("dataset:a:0", "the weight of dataset:a must be a number above 0 and at most 1000, got '0'"),
     ],

@@ -59,7 +59,12 @@ def test_bad_weights_are_rejected(tmp_path, weight):
 
 @pytest.mark.parametrize(
     "text, words",
-    [("gone.tsv", "gone.tsv does not exist"), ("gone", "gone.en does not exist"), (" , ", "at least one file")],
+    [
+        ("gone.tsv", "gone.tsv does not exist"),
+        ("gone", "gone.en does not exist"),
+        ("~gone.tsv", "~gone.tsv does not exist"),
+        (" , ", "at least one file"),
+    ],
 )
 def test_missing_files_are_named(tmp_path, text, words):
     assert words in complaint(parse_sources, text, tmp_path, LANGUAGES)

@@ -163,11 +163,32 @@ def test_temperature_repeats_pairs_of_small_directions(corpus):
     assert len(prepared) == 2
 
 
+def test_temperature_also_repeats_a_share_of_weighted_pairs(tmp_path):
+    write(tmp_path, {"big.tsv": ("en de", 4000), "small.tsv": ("en fr", 2000)})
+    listed = {"train": "en-de:big.tsv,en-fr:small.tsv:0.5", "validation": "en-de:big.tsv,en-fr:small.tsv"}
+    problem = multilingual(tmp_path, "en-de,en-fr", temperature=1.4, **listed)
+    weighted = sum(1 for _ in problem.parts["en-fr"].pairs("train"))
+    repeated = sum(source.startswith("<2fr>") for source, _ in problem.examples("train"))
+    assert 1.3 < problem.weights["en-fr"] < 1.7
+    assert repeated == pytest.approx(weighted * problem.weights["en-fr"], abs=70)  # 4 standard deviations
+
+
 def test_directions_have_scores_of_their_language(corpus):
     problem = multilingual(corpus, "en-de,de-zh", bleu_tokenizer=None)
     assert [part.sacrebleu_tokenizer for part in problem.parts.values()] == ["13a", "zh"]
     problem = multilingual(corpus, "en-de,de-zh", bleu_tokenizer="char")
     assert [part.sacrebleu_tokenizer for part in problem.parts.values()] == ["char", "char"]
+
+
+def test_columns_of_upper_case_tsv_need_languages(tmp_path):
+    write(tmp_path, {"news.TSV": ("en de", 40)})
+    problem = multilingual(tmp_path, "en-de,de-en", train="news.TSV")
+    assert "the languages of the two columns" in complaint(problem.prepare)
+
+
+def test_listed_files_may_have_line_breaks_in_names(tmp_path):
+    write(tmp_path, {"a\nb.tsv": ("en de", 40)})
+    assert len(list(multilingual(tmp_path, "en-de", train="en-de:a\nb.tsv").examples("train"))) == 38
 
 
 @pytest.mark.parametrize("directions", ["en_de", "en-", "en-de-fr", "en-de,", "en-en", "en>de", ""])
