@@ -2,7 +2,7 @@
 
 Each process encodes a shard, and the last process to finish merges all shards.
 
-    PREPARED.shards/vocabulary   the vocabulary, which the first process learns
+    PREPARED.shards/vocabulary   the vocabulary, which the first process learns, and shard.json with a corpus hash
     PREPARED.shards/1-of-4       the chunk files of a shard, and shard.json with hashes of the vocabulary and corpus
 
 The chunks of a shard are identical to those that an ordinary preparation would write. Merging therefore works like
@@ -58,7 +58,7 @@ def prepare_shard(problem, number, count):
     folder = shards_dir(problem)
     _check_count(folder, count)
     _, corpus = problem.corpus_state()
-    tokenizer, expected = _vocabulary(problem, folder)
+    tokenizer, expected = _vocabulary(problem, folder, corpus)
     path = folder / f"{number}-of-{count}"
     if path.is_dir():
         _check_shard(path, corpus, tokenizer)
@@ -138,20 +138,22 @@ def _write_shard(problem, path, shard, corpus, tokenizer, expected):
         work.finish()
 
 
-def _vocabulary(problem, folder):
+def _vocabulary(problem, folder, corpus):
     """Return the shared tokenizer, and {split: expected number of pairs} or None.
 
-    If no process has learned the vocabulary yet, this function learns it. Otherwise, the second value is None.
+    If no process has learned the vocabulary of the given corpus hash yet, this function learns it. Otherwise, the
+    second value is None.
     """
     path = folder / VOCABULARY
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
-        if path.is_dir():
+        if path.is_dir() and read_json(path / SHARD, f"vocabulary {path}", corpus=str)["corpus"] == corpus:
             return load_tokenizer(path), None
         logger.info(f"learning the vocabulary of all shards in {path}")
         tokenizer = problem.make_tokenizer()
         with atomic_directory(path) as temporary:
             tokenizer.save(temporary)
+            write_json(temporary / SHARD, {"corpus": corpus})
         return tokenizer, problem.expected_pairs
 
 
@@ -159,10 +161,10 @@ def _check_shard(path, corpus, tokenizer):
     """Raise a `UserError` unless a shard is complete and matches the given corpus hash and vocabulary."""
     shard = read_json(path / SHARD, f"shard {path}", corpus=str, tokenizer=str, chunks=list)
     remedy = f"remove {path} and run `prepare --shard={path.name.replace('-of-', '/')}` again"
-    if shard["tokenizer"] != tokenizer.fingerprint:
-        raise UserError(f"shard {path} has a different vocabulary from {path.parent / VOCABULARY}; {remedy}")
     if shard["corpus"] != corpus:
         raise UserError(f"shard {path} was made from different corpus files; {remedy}")
+    if shard["tokenizer"] != tokenizer.fingerprint:
+        raise UserError(f"shard {path} has a different vocabulary from {path.parent / VOCABULARY}; {remedy}")
     for name in shard["chunks"]:
         if not (path / name).is_file():
             raise UserError(f"shard {path} is damaged, because {name} is missing; {remedy}")
@@ -194,4 +196,6 @@ def _link(path, new):
     try:
         os.link(path, new)
     except OSError:
-        shutil.copyfile(path, new)
+        temporary = new.with_name(f".{new.name}")  # `work_directory` removes it if this process is killed
+        shutil.copyfile(path, temporary)
+        os.replace(temporary, new)

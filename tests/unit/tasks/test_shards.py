@@ -1,8 +1,10 @@
 """Tests of `prepare --shard`: the merged corpus equals one prepared without shards, and errors name faulty shards."""
 
+import errno
 import random
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 from helpers.logs import logged_lines
@@ -98,10 +100,8 @@ def test_simultaneous_shards_learn_one_vocabulary(corpus, tmp_path):
 
 
 def test_merge_names_faulty_shards(corpus, tmp_path):
-    problem, other = (
-        problem_of(corpus, tmp_path / "a", vocab_size=40),
-        problem_of(corpus, tmp_path / "b", vocab_size=41),
-    )
+    problem, other = (problem_of(corpus, tmp_path / name, vocab_size=40) for name in "ab")
+    other.make_tokenizer = problem_of(corpus, tmp_path, vocab_size=41).make_tokenizer
     shards = shards_dir(problem)
     with pytest.raises(UserError, match=r"has no shards of parallel_text; .* --shard=1/N"):
         merge_shards(problem)
@@ -146,6 +146,29 @@ def test_shard_of_changed_corpus_raises(corpus, tmp_path):
         UserError, match=r"shard .*1-of-2 was made from different corpus files; remove .*1-of-2 and run"
     ):
         prepare_shard(problem, 1, 2)
+    shutil.rmtree(shards_dir(problem) / "1-of-2")
+    assert [prepare_shard(problem, number, 2) for number in (1, 2)] == [False, True]
+    assert contents(problem) == contents(problem_of(raw, tmp_path / "one", vocab_size=40).prepare())
+
+
+def test_merge_resumes_after_an_interrupted_copy(corpus, tmp_path, monkeypatch):
+    def no_links(source, target):
+        raise OSError(errno.EPERM, "the file system does not support hard links")
+
+    def write_half(source, target):
+        content = Path(source).read_bytes()
+        Path(target).write_bytes(content[: len(content) // 2])
+        raise KeyboardInterrupt
+
+    problem = problem_of(corpus, tmp_path / "shards", vocab_size=40)
+    prepare_shard(problem, 1, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.link", no_links)
+        patch.setattr("shutil.copyfile", write_half)
+        with pytest.raises(KeyboardInterrupt):
+            prepare_shard(problem, 2, 2)
+    merge_shards(problem)
+    assert contents(problem) == contents(problem_of(corpus, tmp_path / "one", vocab_size=40).prepare())
 
 
 def test_prepare_command_writes_and_merges_shards(corpus, tmp_path, capsys):
