@@ -322,14 +322,12 @@ class MultilingualText(TranslationProblem):
     def part_names(self, split):
         return [name for name, part in self.parts.items() if split in part.splits for _ in part.pairs(split)]
 
-    def make_tokenizer(self):
-        tokenizer = super().make_tokenizer()
+    def _check_tags(self, tokenizer):
         require(
             {*map(language_tag, tokenizer.languages)} >= {*self.tags},
             f"problem.vocab_file must have the tags {', '.join(self.tags)} as whole pieces; train it with spm_train "
             f"--user_defined_symbols={','.join(self.tags)}",
         )
-        return tokenizer
 
     def _vocabulary_options(self):
         options = super()._vocabulary_options()

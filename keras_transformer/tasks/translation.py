@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_transformer.config.hparams import setting
 from keras_transformer.data.filters import script_classes
+from keras_transformer.data.language_tags import TAG, language_tag
 from keras_transformer.data.placeholders import COUNT, placeholder, placeholder_names
 from keras_transformer.data.tokenizers.base import no_byte_pairs
 from keras_transformer.metrics.bleu import TOKENIZERS, chrf, lowercase_bleu, sacre_bleu, tokenized_bleu, tokenizer_for
@@ -191,10 +192,10 @@ class TranslationProblem(Problem):
 
         if self._has_marian_vocabulary:
             tokenizer = self._read_marian_tokenizer()
-            return self._check_placeholders(tokenizer.reverse() if self.reversed else tokenizer)
+            return self._check_vocabulary(tokenizer.reverse() if self.reversed else tokenizer)
         if self.vocab_file:
             model = adapt_model(Path(self.vocab_file).read_bytes(), self.vocab_file)
-            return self._check_placeholders(SentencePieceTokenizer(model))
+            return self._check_vocabulary(SentencePieceTokenizer(model))
         if self.joint_vocabulary:
             return self._learn_tokenizer((0, 1))
         return MarianTokenizer.join(self._learn_tokenizer((0,)), self._learn_tokenizer((1,)))
@@ -220,8 +221,8 @@ class TranslationProblem(Problem):
                 "Use that file, or a SentencePiece model."
             ) from None
 
-    def _check_placeholders(self, tokenizer):
-        """Return the tokenizer of `vocab_file`. Raise a `UserError` if it does not match the setting `placeholders`."""
+    def _check_vocabulary(self, tokenizer):
+        """Return the tokenizer of `vocab_file`. Raise a `UserError` if it does not suit the problem."""
         if tokenizer.placeholders and not self.placeholders:
             raise UserError(
                 f"problem.placeholders must be true for {self.vocab_file}, which contains the piece {placeholder(1)}. "
@@ -232,7 +233,22 @@ class TranslationProblem(Problem):
                 f"problem.vocab_file must contain the pieces {placeholder(1)} to {placeholder(COUNT)} for "
                 f"placeholders=true. Train it with spm_train --user_defined_symbols={','.join(placeholder_names())}."
             )
+        self._check_tags(tokenizer)
         return tokenizer
+
+    def _check_tags(self, tokenizer):
+        """Raise a `UserError` if the tokenizer has language tags, but the first training source has none of them."""
+        if not tokenizer.languages:
+            return
+        # Blank sources have no tag.
+        source = next((source for source, _ in self.examples("train") if source.strip()), "")
+        tag = TAG.match(source)
+        if not (tag and tag[1] in tokenizer.languages):
+            raise UserError(
+                f"{self.name}: training sources must begin with a tag of {self.vocab_file}, such as "
+                f"{language_tag(tokenizer.languages[0])}, got {source[:40]!r}. Use multilingual_text with "
+                "problem.directions, which adds the tags."
+            )
 
     def _learn_tokenizer(self, sides):
         from keras_transformer.data.sampling import drain, sample_texts

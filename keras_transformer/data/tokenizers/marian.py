@@ -4,7 +4,7 @@ import base64
 import json
 import re
 
-from keras_transformer.data.language_tags import tagged_languages
+from keras_transformer.data.language_tags import TAG, tagged_languages
 from keras_transformer.data.placeholders import placeholder_ids
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer, flags
 
@@ -77,6 +77,14 @@ class MarianTokenizer(Tokenizer):
     @property
     def word_starts(self):
         return flags([i in (BOS, EOS) or piece.startswith("▁") for i, piece in enumerate(self._pieces)])
+
+    @property
+    def hidden_ids(self):
+        """Replacement ids for word dropout (see `Tokenizer.hidden_ids`). Word dropout does not change language tags."""
+        ids = super().hidden_ids
+        tags = [i for i, piece in enumerate(self._pieces) if TAG.fullmatch(piece) or LANGUAGE_CODE.fullmatch(piece)]
+        ids[tags] = tags
+        return ids
 
     def _encode_source(self, text):
         code = LANGUAGE_CODE.match(text)

@@ -6,7 +6,7 @@ from helpers.errors import complaint
 
 from keras_transformer.data.filters import PairFilter, TaggedPairFilter
 from keras_transformer.data.language_tags import tag_texts, tagged_languages, without_tag
-from keras_transformer.data.tokenizers.base import UNK
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK
 from keras_transformer.data.tokenizers.marian import MarianTokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions
@@ -63,6 +63,12 @@ def test_word_dropout_keeps_tags():
     tokenizer = learn()
     ids = tokenizer.encode(["<2de> A dog"])[0]
     assert [index for index in ids if tokenizer.hidden_ids[index] == index] == ids[:2]  # "▁" and tag
+
+
+def test_word_dropout_keeps_tags_of_two_models():
+    source, target = (learn().to_bytes(), learn().to_bytes())
+    tokenizer = MarianTokenizer([*SPECIAL, "▁A", "<2de>", ">>de<<"], source, target)
+    assert tokenizer.hidden_ids.tolist() == [PAD, EOS, BOS, UNK, UNK, 5, 6]
 
 
 def test_separate_vocabularies_have_tags():

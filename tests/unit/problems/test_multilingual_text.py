@@ -233,6 +233,23 @@ def test_settings_that_do_not_apply_are_rejected(corpus):
     assert "multilingual_text_rev" not in dict(problems.describe())
 
 
+@pytest.mark.parametrize("joint", [True, False], ids=["joint", "separate"])
+def test_vocab_file_with_tags_needs_tagged_sources(corpus, joint):
+    tokenizer = multilingual(corpus, "en-de,de-en", joint_vocabulary=joint).prepare().tokenizer
+    tokenizer.save(corpus)
+    vocabulary = str(corpus / tokenizer.file_name)
+    problem = load_problem("parallel_text", raw_dir=corpus, data_dir=corpus / "own", vocab_file=vocabulary)
+    message = complaint(problem.prepare)
+    assert message.startswith(
+        f"parallel_text: training sources must begin with a tag of {vocabulary}, such as <2de>, got '0 times itself"
+    )
+    assert message.endswith("Use multilingual_text with problem.directions, which adds the tags.")
+    assert not problem.prepared_dir.exists()
+    tagged = "".join(f"<2de> {line}\n" for line in text("en", 39))
+    (corpus / "train.en").write_text(f"\n{tagged}", encoding="utf-8")
+    assert problem.prepare().tokenizer.languages == ("de", "en")
+
+
 def test_vocab_file_must_have_tags(corpus):
     ordinary = multilingual(corpus, "en-de", vocab_size=70).prepare()
     problem = multilingual(corpus, "en-fr", vocab_file=f"{ordinary.prepared_dir}/tokenizer.model", vocab_size=8000)
