@@ -23,7 +23,7 @@ from keras_transformer.cli.arguments import (
     user_path,
 )
 from keras_transformer.conversion.ctranslate2 import POSITIONS
-from keras_transformer.data.corpus import in_chunks, one_line, read_lines
+from keras_transformer.data.corpus import check_rereadable, in_chunks, one_line, read_lines
 from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.decoding.loading import load_translator
 from keras_transformer.decoding.search_options import Sampling
@@ -165,8 +165,10 @@ def _parse(arguments):
     add_sampling_flags(parser)
     flags = parser.parse_args(arguments)
     flags.sampling = sampling_arguments(parser, flags)
-    if flags.shard and flags.input == "-":
-        parser.error("--shard needs --input=FILE, because the length of stdin is unknown")
+    if flags.shard:  # `_lines` counts the lines before it reads them
+        for name in ("input", "prefixes", "constraints"):
+            if path := getattr(flags, name):
+                check_rereadable(f"--{name}", path)
     if (flags.token_scores or flags.alignments) and flags.format != "jsonl":
         parser.error("--token_scores and --alignments need --format=jsonl")
     for name in ("prefixes", "constraints", "token_scores", "alignments"):
@@ -219,12 +221,17 @@ def _lines(flags):
     begin, end = 0, None
     if flags.shard:
         part, parts = flags.shard
-        count = sum(1 for _ in read_lines(flags.input, may_be_empty=True, undecodable=lambda line, message: ""))
+        count = sum(1 for _ in _rows(flags, lambda line, message: ""))
         begin, end = (part - 1) * count // parts, part * count // parts
-    texts = read_lines(flags.input, may_be_empty=True, undecodable=handler)
+    rows = itertools.islice(enumerate(_rows(flags, handler), start=1), begin, end)
+    yield from ((number, *row) for number, row in rows)
+
+
+def _rows(flags, undecodable):
+    """Yield (source, prefix or None, constraints or None) for all lines of the input."""
+    texts = read_lines(flags.input, may_be_empty=True, undecodable=undecodable)
     rows = _with_lines(((text,) for text in texts), flags.prefixes, "prefix", "the beginning of translation n")
-    rows = _with_lines(rows, flags.constraints, "constraint", "the phrases of translation n, separated by tabs")
-    yield from ((number, *row) for number, row in itertools.islice(enumerate(rows, start=1), begin, end))
+    yield from _with_lines(rows, flags.constraints, "constraint", "the phrases of translation n, separated by tabs")
 
 
 def _with_lines(rows, path, kind, content):

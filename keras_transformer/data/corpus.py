@@ -7,6 +7,7 @@ import functools
 import hashlib
 import http.client
 import itertools
+import os
 import urllib.request
 from pathlib import Path
 
@@ -52,6 +53,19 @@ def read_lines(path, may_be_empty=False, undecodable=None):
             yield text.removeprefix("\ufeff") if number == 1 else text
     if number == 0 and not may_be_empty:
         raise UserError(f"{name} is empty; a corpus needs at least one line")
+
+
+def check_rereadable(flag, path):
+    """Raise a `UserError` if a file cannot be read twice, because it is stdin, a pipe or a device.
+
+    Args:
+        flag: The flag that names the file, for the message.
+        path: The file, or "-" for stdin. A missing file is not an error here.
+    """
+    if str(path) == "-" or (os.path.exists(path) and not os.path.isfile(path)):
+        raise UserError(
+            f"{flag} must be a regular file, because it is read twice, got {name_of(path)}. Save the text in a file."
+        )
 
 
 def _check_byte_order_mark(name, number, line):

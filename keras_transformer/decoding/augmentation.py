@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from keras_transformer.data.corpus import in_chunks, one_line, read_lines
+from keras_transformer.data.corpus import check_rereadable, in_chunks, one_line, read_lines
 from keras_transformer.data.pair_sources import hash_text
 from keras_transformer.decoding.engines import choose_engine
 from keras_transformer.decoding.loading import load_translator
@@ -88,12 +88,14 @@ def augment(
         `AugmentResult`.
 
     Raises:
-        UserError: The run, checkpoint or input is missing or invalid, the run is a parser, the output is not writable,
-            or its name does not end in .tsv. The engine does not support the run or an argument.
+        UserError: The run, checkpoint or input is missing or invalid, the input is not a regular file, the run is a
+            parser, the output is not writable, or its name does not end in .tsv. The engine does not support the run
+            or an argument.
     """
     if not str(output_path).endswith(".tsv"):
         raise UserError(f"the output file name must end in .tsv, got {output_path}")
     check_output("--output", output_path, input=input_path)
+    check_rereadable("--input", input_path)
     run = Run.open(run_dir)
     if run.tokenizer.constraint:
         raise UserError(f"the run must be a translation model, got the parser {run.path}")

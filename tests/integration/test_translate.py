@@ -126,6 +126,9 @@ def test_translate_starts_with_prefixes(translate, translator, tmp_path):
     assert lines == texts(translator.translate(LINES, prefixes=["s2", "", "", "", "s1 s1", ""]))
     assert translate(LINES, flag, "--shard=3/3")[1] == lines[4:]
     translate([*LINES, "s1"], flag)[0].refused("prefixes.txt must have as many lines as the input, got 6")
+    for shard in ("--shard=1/3", "--shard=1/1"):
+        translate([*LINES, "s1"], flag, shard)[0].refused("prefixes.txt must have as many lines as the input, got 6")
+        translate(LINES[:4], flag, shard)[0].refused("prefixes.txt must have 4 lines, one per line of the input, got 6")
 
 
 def test_translate_contains_constraints(translate, translator, tmp_path):
@@ -178,6 +181,16 @@ def test_translate_with_xla_gives_same_lines(translate, translator):
     assert outcome.succeeded() == [] and lines == expected
 
 
+def test_translate_rejects_a_pipe_with_shard(home, call):
+    reader, writer = os.pipe()
+    with open(reader), open(writer, "w") as pipe:
+        pipe.write("s1\n")
+        pipe.close()
+        flags = (f"--run={home.run}", f"--input=/dev/fd/{reader}")
+        call("translate", *flags, "--shard=1/1").refused("--input must be a regular file")
+        assert call("translate", *flags).status == 0
+
+
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
 def test_translate_skips_or_replaces_undecodable_lines(home, call, tmp_path, on_error):
     (tmp_path / "lines.txt").write_bytes(b"s1\n\xff s2\ns3\n")
@@ -202,7 +215,9 @@ def test_translate_keeps_lines_before_undecodable_one(home, call, tmp_path):
     "flags, said",
     [
         (["--shard=3/2"], "--shard: must be I/N with I from 1 to N, got '3/2'"),
-        (["--shard=1/2", "--input=-"], "the length of stdin is unknown"),
+        (["--shard=1/2", "--input=-"], "--input must be a regular file, because it is read twice, got stdin. Save"),
+        (["--shard=1/2", "--prefixes=-"], "--prefixes must be a regular file"),
+        (["--shard=1/2", "--constraints=/dev/null"], "--constraints must be a regular file"),
         (["--top_k=5"], "--top_k needs --sample"),
         (["--sample", "--top_p=1.5"], "--top_p must be above 0 and at most 1, got 1.5"),
         (["--sample", "--temperature=0"], "--temperature must be above 0, got 0"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import os
 import re
 import types
 
@@ -179,3 +180,13 @@ def test_augment_rejects_wrong_arguments_before_it_translates(translator, files,
     with pytest.raises(kt.UserError, match="must be a translation model, got the parser run"):
         augment("run", lines, output, BACK)
     assert not translator.lines and not output.exists()
+
+
+def test_augment_rejects_input_that_it_cannot_read_twice(translator, files):
+    reader, writer = os.pipe()
+    with open(reader), open(writer, "w") as pipe:
+        pipe.write("a\n")
+        pipe.close()
+        for path, name in ((f"/dev/fd/{reader}", f"/dev/fd/{reader}"), ("-", "stdin")):
+            with pytest.raises(kt.UserError, match=f"--input must be a regular file, .* twice, got {name}. Save"):
+                augment("run", path, files[1], BACK)
