@@ -169,20 +169,27 @@ class Batcher:
         self._calls += 1
         try:
             async with self._call_lock:  # one call at a time, so that a batch waits for at most one call
-                return await self._in_worker(function, *arguments)
+                running = asyncio.ensure_future(self._in_worker(function, *arguments))
+                try:
+                    return await asyncio.shield(running)
+                finally:
+                    await asyncio.wait({running})  # after a cancellation, the thread is still running
         finally:
             self._calls -= 1
 
     async def _run(self):
         while True:
             await self._wait_for_batch()
+            largest = len(self._fitting(self._batch_rows))
             if batch := self._next_batch():
-                start, full, self._previous = time.monotonic(), bool(self._fitting(self._batch_rows)), len(batch)
+                start, self._previous = time.monotonic(), len(batch)
+                full = len(batch) == largest and bool(self._fitting(self._batch_rows))
                 try:
                     await self._process(batch)
                     await asyncio.sleep(0)  # after a failure, lets the caller remove its other items from the queue
                 finally:
                     self._working -= len(batch)
+                    self._arrival.set()  # queued items may have waited for items of this batch
                     for one in batch:
                         one.future.cancel()  # no effect unless the batcher is stopping
                 seconds = max(time.monotonic() - start, 1e-6)
@@ -195,8 +202,8 @@ class Batcher:
     async def _wait_for_batch(self):
         """Wait until a batch is full or the oldest item has waited long enough for others."""
         wait = self._wait if self._previous > 1 else 0
-        while len(self._fitting(self._batch_rows)) == len(self._queue) < self._batch_rows:
-            rest = self._queue[0].since + wait - time.monotonic() if self._queue else None
+        while not (ready := self._fitting(self._batch_rows)) or len(ready) == len(self._queue) < self._batch_rows:
+            rest = ready[0].since + wait - time.monotonic() if ready else None
             if rest is not None and rest <= 0:
                 return
             self._arrival.clear()

@@ -110,6 +110,43 @@ def test_batcher_divides_items_among_workers():
     assert sorted(sizes) == [3, 4]
 
 
+def test_batcher_with_two_workers_finishes_gradual_items():
+    async def everything():
+        batcher = Batcher(list, batch_tokens=9, batch_rows=9, wait=0.01, max_waiting=99, workers=2)
+        async with batcher.running():
+            for _ in range(2):
+                with batcher.queued("abcdefg", [1] * 7, gradually=True) as futures:
+                    assert "".join([await future for future in futures]) == "abcdefg"
+
+    asyncio.run(everything())
+
+
+def test_batcher_call_waits_for_a_cancelled_call():
+    gate, running, seen = threading.Event(), [], []
+
+    def function(name):
+        seen.append([*running])
+        running.append(name)
+        gate.wait(10)
+        running.remove(name)
+        return name
+
+    async def everything():
+        batcher = Batcher(list, batch_tokens=9, batch_rows=9, wait=0, max_waiting=9, workers=2)
+        async with batcher.running():
+            first = asyncio.create_task(batcher.call(function, "first"))
+            while not running:
+                await asyncio.sleep(0.001)
+            first.cancel()
+            second = asyncio.create_task(batcher.call(function, "second"))
+            await asyncio.sleep(0.02)
+            gate.set()
+            assert await second == "second"
+
+    asyncio.run(everything())
+    assert seen == [[], []]
+
+
 def test_batcher_drops_cancelled_items():
     seen = []
 
@@ -179,14 +216,16 @@ def test_batcher_drops_rest_of_gradual_items():
     assert batches == ["a", "bcde", "b", "c", "d", "x"]
 
 
-def test_batcher_speed_ignores_small_gradual_batches():
+@pytest.mark.parametrize("workers", [1, 2])
+def test_batcher_speed_ignores_small_batches(workers):
     def work(items):
         time.sleep(0.05)
         return items
 
     async def everything():
-        batcher = Batcher(work, batch_tokens=99, batch_rows=99, wait=0, max_waiting=99)
+        batcher = Batcher(work, batch_tokens=99, batch_rows=99, wait=0, max_waiting=99, workers=workers)
         async with batcher.running():
+            await batcher.results(range(2), [1] * 2)
             with batcher.queued(range(30), [1] * 30, gradually=True) as futures:
                 await futures[0]
                 # At the speed of the first batch, 20 items per second, the waiting items would take more than 2 s.
