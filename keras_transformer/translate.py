@@ -169,6 +169,8 @@ def _parse(arguments):
         for name in ("input", "prefixes", "constraints"):
             if path := getattr(flags, name):
                 check_rereadable(f"--{name}", path)
+    if [flags.input, flags.prefixes, flags.constraints].count("-") > 1:
+        parser.error("only one of --input (default stdin), --prefixes and --constraints can be stdin")
     if (flags.token_scores or flags.alignments) and flags.format != "jsonl":
         parser.error("--token_scores and --alignments need --format=jsonl")
     for name in ("prefixes", "constraints", "token_scores", "alignments"):

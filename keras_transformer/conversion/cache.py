@@ -33,22 +33,28 @@ def converted_files(run, checkpoint=None):
         UserError: CTranslate2 is not installed or does not support the model, or the checkpoint is missing or damaged.
     """
     name = str(checkpoint or run.checkpoints.default())
-    state = run.checkpoints.load(checkpoint, parts=())[1]
-    key = {
-        "version": VERSION,
-        "weights_sha256": state["sha256"].get("ema" if name == "ema" else "weights"),
-        "config_hash": run.config_hash,
-        "tokenizer_sha256": run.tokenizer.fingerprint,
-    }
+    key = _key(run, name, run.checkpoints.load(checkpoint, parts=())[1])
     folder = run.path / FOLDER / name
     if (files := _read(folder, key)) is None:
-        weights, tokenizer = load_weights(run, checkpoint), run.tokenizer
+        # If the weights of the last checkpoint are damaged, this call loads an older checkpoint than the one above.
+        weights, state = load_weights(run, checkpoint)
+        key, tokenizer = _key(run, name, state), run.tokenizer
         with tempfile.TemporaryDirectory() as temporary:
             model = Path(temporary) / "model"
             convert(weights, run.hparams, tokenizer.pieces(range(tokenizer.vocab_size)), model)
             files = {path.name: path.read_bytes() for path in model.iterdir()}
         _write(folder, key, files)
     return files
+
+
+def _key(run, name, state):
+    """Return everything that affects the converted model of a checkpoint with the given name and state."""
+    return {
+        "version": VERSION,
+        "weights_sha256": state["sha256"].get("ema" if name == "ema" else "weights"),
+        "config_hash": run.config_hash,
+        "tokenizer_sha256": run.tokenizer.fingerprint,
+    }
 
 
 def _write(folder, key, files):

@@ -2,7 +2,7 @@
 
 
 def load_weights(run, checkpoint=None):
-    """Return the weights of a run, {name: array}.
+    """Return the weights of a run, {name: array}, and the state of their checkpoint.
 
     A name is the path of a variable without the name of the model, such as "encoder/layer_1/self_attention/query".
 
@@ -10,8 +10,8 @@ def load_weights(run, checkpoint=None):
         run: `Run`.
         checkpoint: See `Checkpoints.load`.
     """
-    weights = run.checkpoints.load(checkpoint, parts=("weights",))[0]["weights"]
-    return {path.partition("/")[2]: array for path, array in weights.items()}
+    arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
+    return {path.partition("/")[2]: array for path, array in arrays["weights"].items()}, state
 
 
 def first_unsupported(hparams, norms, positions, models=("transformer",)):

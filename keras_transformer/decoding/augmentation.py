@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from keras_transformer.data.corpus import check_rereadable, in_chunks, one_line, read_lines
+from keras_transformer.data.language_tags import without_tag
 from keras_transformer.data.pair_sources import hash_text
 from keras_transformer.decoding.engines import choose_engine
 from keras_transformer.decoding.loading import load_translator
@@ -167,6 +168,7 @@ def _translation(run, checkpoint, precision, jit_compile, engine, options):
             outputs = [] if row in too_long else [_plain(hypothesis.text) for hypothesis in hypotheses]
             outputs = list(dict.fromkeys(filter(None, outputs)))
             rejected += not outputs
+            line = without_tag(line) if translator.tokenizer.languages else line
             for output in outputs:
                 source, target = (output, line) if options.direction == "back" else (line, output)
                 pairs.append([f"{options.tag} {source}".strip(), target])
@@ -192,7 +194,7 @@ def _join(paths, output_path, result):
 
 def _identity(run, checkpoint, precision, engine, input_path, options):
     """Return a hash of everything that affects the pairs."""
-    state = run.checkpoints.load(checkpoint, parts=())[1]
+    _, state = run.checkpoints.load(checkpoint, parts=("weights",))
     status = os.stat(input_path)
     content = {
         "run": run.config_hash, "checkpoint": str(checkpoint), "weights": state["sha256"], "precision": precision,

@@ -197,7 +197,8 @@ class BaseTranslator(abc.ABC):
                 done += len(found)
                 if report:
                     report(done, len(sentences))
-            if self.supports_phrases and not sampling:
+            # The phrases of several placeholders share the piece "▁", which no_repeat_ngram=1 allows only once.
+            if self.supports_phrases and not sampling and options.no_repeat_ngram != 1:
                 if forced := self._missing_placeholders(sources, results, phrases):
                     for found in self._search([*forced], sentences, sources, prefixes, forced, options):
                         for i, hypotheses in found.items():

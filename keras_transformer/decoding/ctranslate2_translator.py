@@ -117,8 +117,8 @@ class CTranslate2Translator(BaseTranslator):
         sampling = options.sampling
         if sampling:
             how = {
-                "beam_size": 1, "sampling_topk": sampling.top_k, "sampling_topp": sampling.top_p,
-                "sampling_temperature": sampling.temperature,
+                "beam_size": 1, "sampling_topk": min(sampling.top_k, self.tokenizer.vocab_size),
+                "sampling_topp": sampling.top_p, "sampling_temperature": sampling.temperature,
             }  # fmt: skip
         else:
             how = {"beam_size": options.beam_size, "length_penalty": options.alpha}

@@ -140,11 +140,10 @@ def evaluate(
     others = None if compare_with is None else _read_outputs(compare_with, problem, split, references)
     options = (options or SearchOptions()).complete(run.hparams, run.tokenizer.constraint)
     keras_option = next(iter(options.against_repetition), None)
+    arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
     if choose_engine(engine, [run], checkpoint, keras_option=keras_option) == "ctranslate2":
         translator: BaseTranslator = CTranslate2Translator.from_run(run, checkpoint)
-        state = run.checkpoints.load(checkpoint, parts=())[1]
     else:
-        arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
         translator = Translator(run.make_model(arrays["weights"]), run.tokenizer, run.hparams)
     began = time.monotonic()
     with progress_bar("decoding", len(sources), unit="sentences") as advance:

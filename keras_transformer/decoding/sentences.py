@@ -37,7 +37,7 @@ def split_texts(texts, language, keep_spans=False, languages=()):
         raise UserError(
             "split_sentences needs the package sentencex. Run pip install 'keras-transformer-toolkit[sentences]'."
         ) from None
-    split = functools.partial(segment, language)
+    split = functools.partial(_split, segment, language)
     sentences, owners = [], []
     for owner, text in enumerate(texts):
         tag = TAG.match(text)
@@ -48,6 +48,16 @@ def split_texts(texts, language, keep_spans=False, languages=()):
         sentences += [f"{start.strip()} {part}".strip() for part in parts]
         owners += [owner] * len(parts)
     return sentences, owners
+
+
+def _split(segment, language, text):
+    """Split a text with `sentencex`, or return it whole if `sentencex` fails, as for "B." after a thin space."""
+    try:
+        return segment(language, text)
+    except BaseException as error:  # an error in Rust code is not an `Exception`
+        if type(error).__name__ != "PanicException":
+            raise
+        return [text]
 
 
 def join_hypotheses(hypotheses, owners):

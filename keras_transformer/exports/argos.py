@@ -44,7 +44,7 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
     with atomic_export(folder, force, description) as new:
         package = new / "contents" / name
         package.mkdir(parents=True)
-        convert(load_weights(run, checkpoint), run.hparams, pieces, package / "model", quantization or "int8")
+        convert(load_weights(run, checkpoint)[0], run.hparams, pieces, package / "model", quantization or "int8")
         (package / "sentencepiece.model").write_bytes(tokenizer.to_bytes())
         (package / "metadata.json").write_text(json.dumps(metadata(problem), indent=2) + "\n", encoding="utf-8")
         archive = shutil.make_archive(str(new / name), "zip", package.parent, name)

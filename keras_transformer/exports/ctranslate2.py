@@ -24,7 +24,7 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
     if quantization not in QUANTIZATIONS:
         raise unknown("quantization", quantization, QUANTIZATIONS)
     tokenizer = run.tokenizer
-    weights = load_weights(run, checkpoint)
+    weights, _ = load_weights(run, checkpoint)
     description = {"format": "ctranslate2", "quantization": quantization, "max_tokens": POSITIONS}
     description |= {name: getattr(run.hparams, name) for name in ("beam_size", "alpha", "extra_length")}
     description["length_penalty"] = length_exponent(run)

@@ -230,6 +230,10 @@ def test_translate_keeps_lines_before_undecodable_one(home, call, tmp_path):
         (["--max_source_length=1"], "max_source_length must be at least 2"),
         (["--extra_length=-1"], "must be from 0 to 10000"),
         (["--prefixes=nowhere.txt"], "nowhere.txt does not exist"),
+        (
+            ["--prefixes=-", "--constraints=-"],
+            "only one of --input (default stdin), --prefixes and --constraints can be stdin",
+        ),
         (["--constraints=nowhere.txt"], "nowhere.txt does not exist"),
         (["--constraints=x", "--sample"], "--constraints cannot be combined with --sample"),
         (["--constraints=x", "--split_sentences=en"], "--constraints cannot be combined with --split_sentences"),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zlib
 
 import pytest
 
@@ -59,6 +60,16 @@ def test_cache_follows_the_checkpoint(run, conversions):
     shutil.rmtree(run.path / "checkpoints" / "step-000000006")
     new = cache.converted_files(run, "last")
     assert new == cache.converted_files(run, "3") != old
+
+
+def test_cache_of_last_skips_damaged_weights(run, conversions):
+    weights = run.path / "checkpoints" / "step-000000006" / "weights.npz"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-9])
+    checksums = [zlib.crc32(cache.converted_files(run, name)["model.bin"]) for name in ("last", "3", "last")]
+    weights.write_bytes(content)
+    checksums += [zlib.crc32(cache.converted_files(run, name)["model.bin"]) for name in ("last", "6", "last")]
+    assert checksums == 3 * checksums[:1] + 3 * checksums[-1:] and len(set(checksums)) == 2
 
 
 def test_cache_is_not_kept_if_unwritable(run, conversions, caplog):

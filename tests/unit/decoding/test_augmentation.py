@@ -22,6 +22,7 @@ class Upper:
 
     def __init__(self):
         self.lines, self.limit, self.searches = [], 10**6, []
+        self.tokenizer = types.SimpleNamespace(languages=())
 
     def translate(self, lines, cut, **search):
         self.searches.append(search)
@@ -87,6 +88,13 @@ def test_augment_writes_each_output_of_a_line_once(translator, files):
     write, output = files
     result = augment("run", write("a"), output, dataclasses.replace(BACK, search=SearchOptions(nbest=3)))
     assert output.read_text() == "A\ta\n" and result.pairs == 1
+
+
+def test_augment_writes_no_language_tags(translator, files):
+    write, output = files
+    translator.tokenizer = types.SimpleNamespace(languages=("de",))
+    augment("run", write("<2de> a dog", "a cat"), output, AugmentOptions(direction="forward", tag="<bt>"))
+    assert output.read_text() == "<bt> a dog\t<2DE> A DOG\n<bt> a cat\tA CAT\n"
 
 
 def test_augment_names_the_line_of_an_error(translator, files):

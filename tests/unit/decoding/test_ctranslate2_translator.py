@@ -114,6 +114,8 @@ def test_samples_depend_on_the_seed(translator):
     check_hypotheses(translator, TEXTS, first)
     greedy = [best.tokens for (best,) in translator.translate(TEXTS, beam_size=1)]
     assert [best.tokens for (best,) in translator.translate(TEXTS, 1, sampling=kt.Sampling(top_k=1))] == greedy
+    drawn = [translator.translate(TEXTS, 1, sampling=kt.Sampling(top_k=top_k)) for top_k in (0, 10**6)]
+    assert drawn[0] == drawn[1]
 
 
 def test_token_scores_add_up(translator):

@@ -100,11 +100,10 @@ def test_phrases_may_contain_spans():
     assert translator.searches == [([0], [translator.tokenizer.encode(["see", "<ph2>"])])]
 
 
-@pytest.mark.parametrize("way", ["engine", "sampling"])
-def test_missing_spans_are_appended_without_phrases(way):
+@pytest.mark.parametrize("options", [{}, {"sampling": kt.Sampling()}, {"no_repeat_ngram": 1}])
+def test_missing_spans_are_appended_without_phrases(options):
     translator = UpperCase(change=forget)
-    options = {"sampling": kt.Sampling()} if way == "sampling" else {}
-    translator.supports_phrases = way == "sampling"
+    translator.supports_phrases = bool(options)
     found = texts(translator, ["go <ph>x y</ph> a www.x.org and"], **options)
     assert found == [["GO x y A AND www.x.org"]] and len(translator.searches) == 1
 

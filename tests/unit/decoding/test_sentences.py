@@ -53,6 +53,14 @@ def test_split_texts_follows_the_language(language, text, count):
     assert "".join(sentences).replace(" ", "") == text.replace(" ", "")
 
 
+def test_split_texts_keeps_a_text_that_sentencex_cannot_split():
+    pytest.importorskip("sentencex")
+    assert split_texts(["Typ B\u2009. Es geht.", "One. Two."], "de") == (
+        ["Typ B\u2009. Es geht.", "One.", "Two."],
+        [0, 1, 1],
+    )
+
+
 def test_split_texts_names_the_missing_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
     with pytest.raises(kt.UserError, match=r"^split_sentences needs the package sentencex\. Run .*\[sentences\]"):
