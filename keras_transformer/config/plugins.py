@@ -87,7 +87,7 @@ def located_errors():
 
 def _find(text):
     """Return the name under which runs record a plug-in, and its file. The file is None for an importable module."""
-    path = Path(text).expanduser()
+    path = Path(os.path.expanduser(text))
     file = path / "__init__.py" if path.is_dir() else path
     if not file.is_file():
         return text, None

@@ -50,7 +50,7 @@ class TfdsCorpus:
     @property
     def home(self):
         """Directory in which TFDS stores all corpora."""
-        return Path(os.environ.get("TFDS_DATA_DIR") or self.data_dir).expanduser()
+        return Path(os.path.expanduser(os.environ.get("TFDS_DATA_DIR") or self.data_dir))
 
     @property
     def folder(self):

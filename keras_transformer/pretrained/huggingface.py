@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,7 @@ def locate(name, revision=None):
     Raises:
         UserError: The directory is missing, huggingface_hub is not installed, or the Hub does not provide the model.
     """
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_dir():
         return path
     if str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
