@@ -39,7 +39,7 @@ def describe(run, checkpoint=None):
         checkpoint: See `Checkpoints.load`.
     """
     name = checkpoint or run.checkpoints.default()
-    _, state = run.checkpoints.load(name, parts=("weights",))
+    state = run.checkpoints.load(name, parts=())[1] if name != "ema" else run.checkpoints.load("last", parts=())[1]
     return {
         "run": run.path.resolve().name,
         "problem": run.config["problem"]["name"],

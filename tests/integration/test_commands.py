@@ -41,7 +41,7 @@ def test_train_prints_its_progress_on_stdout_only(home):
     lines = home.outcome.succeeded()
     for beginning in ("preparing reverse", "validation at step 3", "step 6/6", "validation at step 6"):
         assert any(line.startswith(beginning) for line in lines)
-    assert lines[-1].endswith("next: python -m keras_transformer.evaluate --run=runs/reverse-toy")
+    assert lines[-1].endswith("evaluate it with python -m keras_transformer.evaluate --run=runs/reverse-toy")
 
 
 def test_run_directory_is_complete(home):
@@ -82,7 +82,7 @@ def test_train_resumes_with_more_steps(home, copied, call):
 def test_train_repeats_updates_of_damaged_checkpoint(home, copied, call):
     path = damage(copied, 6)
     lines = call("train", *home.again(copied)).succeeded()
-    assert any(f"{path} is missing or damaged" in line and "the previous one" in line for line in lines)
+    assert any(f"{path} is missing or damaged" in line and "using the previous checkpoint" in line for line in lines)
     assert "  resuming after update 3" in lines
     found, expected = (Run.open(run).checkpoints.load(6)[0]["weights"] for run in (copied, home.run))
     for name, array in expected.items():

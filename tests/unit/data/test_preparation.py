@@ -86,7 +86,7 @@ def test_killed_worker_raises_user_error(tmp_path, small_chunks):
 def test_exception_in_worker_is_raised(tmp_path, small_chunks):
     pairs = [*pairs_of(50), ("\ud800", "s1")]  # a lone surrogate is not valid Unicode
     tokenizer = SentencePieceTokenizer.train(["s1 s2"] * 9, 9)
-    with pytest.raises(TypeError, match="List elements must be str"):
+    with pytest.raises(RuntimeError, match="Unable to cast"):
         TokenStore.write(tmp_path / "store", {"train": pairs}, tokenizer, {}, workers=1)
     assert not names(tmp_path) and not workers_of(os.getpid())
 
