@@ -39,6 +39,8 @@ def converted_files(run, checkpoint=None):
         # If the weights of the last checkpoint are damaged, this call loads an older checkpoint than the one above.
         weights, state = load_weights(run, checkpoint)
         key, tokenizer = _key(run, name, state), run.tokenizer
+        if (files := _read(folder, key)) is not None:
+            return files
         with tempfile.TemporaryDirectory() as temporary:
             model = Path(temporary) / "model"
             convert(weights, run.hparams, tokenizer.pieces(range(tokenizer.vocab_size)), model)

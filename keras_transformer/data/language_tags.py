@@ -23,9 +23,15 @@ def tagged_languages(pieces):
     return tuple(tag[1] for piece in pieces if (tag := TAG.fullmatch(piece)))
 
 
-def without_tag(text):
-    """Remove the language tag, if any, from the beginning of a text."""
-    return TAG.sub("", text, count=1) if TAG.match(text) else text
+def without_tag(text, known=None):
+    """Remove the language tag, if any, from the beginning of a text.
+
+    Args:
+        text: The text.
+        known: Codes of the languages whose tags to remove, or None for all languages.
+    """
+    tag = TAG.match(text)
+    return text[tag.end() :] if tag and (known is None or tag[1] in known) else text
 
 
 def tag_texts(texts, language, known):

@@ -165,10 +165,11 @@ def _translation(run, checkpoint, precision, jit_compile, engine, options):
             lines, **vars(search), to=options.to, cut=lambda row, tokens: too_long.add(row)
         )
         for row, (line, hypotheses) in enumerate(zip(lines, translations)):
-            outputs = [] if row in too_long else [_plain(hypothesis.text) for hypothesis in hypotheses]
+            line = without_tag(line, translator.tokenizer.languages)
+            rejects = row in too_long or not line
+            outputs = [] if rejects else [_plain(hypothesis.text) for hypothesis in hypotheses]
             outputs = list(dict.fromkeys(filter(None, outputs)))
             rejected += not outputs
-            line = without_tag(line) if translator.tokenizer.languages else line
             for output in outputs:
                 source, target = (output, line) if options.direction == "back" else (line, output)
                 pairs.append([f"{options.tag} {source}".strip(), target])

@@ -51,7 +51,7 @@ def split_texts(texts, language, keep_spans=False, languages=()):
 
 
 def _split(segment, language, text):
-    """Split a text with `sentencex`, or return it whole if `sentencex` fails, as for "B." after a thin space."""
+    """Split a text with `sentencex`. If that fails, as for a thin space between "B" and ".", return the whole text."""
     try:
         return segment(language, text)
     except BaseException as error:  # an error in Rust code is not an `Exception`

@@ -39,12 +39,13 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
             f"{', '.join(tokenizer.languages)}. Export with --format=ctranslate2."
         )
     name = f"translate-{problem.input_language}_{problem.output_language}"
-    description = {"format": "argos", **describe(run, checkpoint)}
+    weights, state = load_weights(run, checkpoint)
+    description = {"format": "argos", **describe(run, checkpoint, state)}
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     with atomic_export(folder, force, description) as new:
         package = new / "contents" / name
         package.mkdir(parents=True)
-        convert(load_weights(run, checkpoint)[0], run.hparams, pieces, package / "model", quantization or "int8")
+        convert(weights, run.hparams, pieces, package / "model", quantization or "int8")
         (package / "sentencepiece.model").write_bytes(tokenizer.to_bytes())
         (package / "metadata.json").write_text(json.dumps(metadata(problem), indent=2) + "\n", encoding="utf-8")
         archive = shutil.make_archive(str(new / name), "zip", package.parent, name)

@@ -24,11 +24,11 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
     if quantization not in QUANTIZATIONS:
         raise unknown("quantization", quantization, QUANTIZATIONS)
     tokenizer = run.tokenizer
-    weights, _ = load_weights(run, checkpoint)
+    weights, state = load_weights(run, checkpoint)
     description = {"format": "ctranslate2", "quantization": quantization, "max_tokens": POSITIONS}
     description |= {name: getattr(run.hparams, name) for name in ("beam_size", "alpha", "extra_length")}
     description["length_penalty"] = length_exponent(run)
-    with atomic_export(folder, force, {**description, **describe(run, checkpoint)}) as new:
+    with atomic_export(folder, force, {**description, **describe(run, checkpoint, state)}) as new:
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
         convert(weights, run.hparams, pieces, new, None if quantization == "float32" else quantization)
         tokenizer.save(new)

@@ -31,15 +31,17 @@ def atomic_export(folder, force, description):
         check_place(folder, force)  # check again, because another process may have written to `folder`
 
 
-def describe(run, checkpoint=None):
+def describe(run, checkpoint=None, state=None):
     """Return the part of `export.json` that describes a run, {name: value}.
 
     Args:
         run: `Run`.
         checkpoint: See `Checkpoints.load`.
+        state: State of the exported checkpoint (default: read it). If the last checkpoint is damaged, `load_weights`
+            returns the state of an older one.
     """
     name = checkpoint or run.checkpoints.default()
-    state = run.checkpoints.load(name, parts=())[1] if name != "ema" else run.checkpoints.load("last", parts=())[1]
+    state = state or run.checkpoints.load("last" if name == "ema" else name, parts=())[1]
     return {
         "run": run.path.resolve().name,
         "problem": run.config["problem"]["name"],

@@ -43,8 +43,9 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
     save_file = _save_file()
     hparams, tokenizer = run.hparams, run.tokenizer
     _check(run)
-    weights = {name: np.asarray(array, "float32") for name, array in load_weights(run, checkpoint)[0].items()}
-    description = {"format": "huggingface", "max_tokens": POSITIONS, **describe(run, checkpoint)}
+    weights, state = load_weights(run, checkpoint)
+    weights = {name: np.asarray(array, "float32") for name, array in weights.items()}
+    description = {"format": "huggingface", "max_tokens": POSITIONS, **describe(run, checkpoint, state)}
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     models = getattr(tokenizer, "models", [tokenizer.to_bytes()] * 2)  # by default, one model for both sides (§5.1)
     with atomic_export(folder, force, description) as new:

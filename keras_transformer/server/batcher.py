@@ -158,7 +158,7 @@ class Batcher:
                 self._queue = collections.deque(one for one in self._queue if not one.future.cancelled())
 
     async def call(self, function: Callable, *arguments) -> Any:
-        """Call a function in a worker thread between two batches, and return its result.
+        """Call a function in a worker thread, after the thread's current batch, and return its result.
 
         Raises:
             QueueFull: `MAX_CALLS` other calls are pending.
@@ -172,8 +172,8 @@ class Batcher:
                 running = asyncio.ensure_future(self._in_worker(function, *arguments))
                 try:
                     return await asyncio.shield(running)
-                finally:
-                    await asyncio.wait({running})  # after a cancellation, the thread is still running
+                finally:  # after a cancellation, the thread is still running
+                    await asyncio.gather(running, return_exceptions=True)
         finally:
             self._calls -= 1
 
@@ -189,7 +189,6 @@ class Batcher:
                     await asyncio.sleep(0)  # after a failure, lets the caller remove its other items from the queue
                 finally:
                     self._working -= len(batch)
-                    self._arrival.set()  # queued items may have waited for items of this batch
                     for one in batch:
                         one.future.cancel()  # no effect unless the batcher is stopping
                 seconds = max(time.monotonic() - start, 1e-6)
@@ -211,13 +210,15 @@ class Batcher:
                 async with asyncio.timeout(rest):
                     await self._arrival.wait()
 
+    def _ready(self):
+        """Return the waiting items that need not wait for an earlier group."""
+        return [one for one in self._queue if one.after is None or one.after.done()]
+
     def _fitting(self, rows):
         """Return the oldest items, at most `rows`, that fit into one batch. A single item always fits."""
         batch: list[_Waiting] = []
         longest = 0
-        for one in self._queue:
-            if one.after and not one.after.done():
-                continue
+        for one in self._ready():
             longest = max(longest, one.tokens)
             if batch and (len(batch) == rows or (len(batch) + 1) * longest > self._batch_tokens):
                 break
@@ -231,7 +232,7 @@ class Batcher:
             late = self._queue.popleft().future
             if not late.done():
                 late.set_exception(TimeoutError())
-        share = -(-(len(self._queue) + self._working) // self._workers)
+        share = -(-(len(self._ready()) + self._working) // self._workers)
         batch = self._fitting(min(share, self._batch_rows))
         self._working += len(batch)
         taken = set(batch)
@@ -249,10 +250,11 @@ class Batcher:
                         await self._process([one])
                     else:
                         one.future.set_exception(error)
-            return
+            results = []
         for one, result in zip(batch, results):
             if not one.future.done():
                 one.future.set_result(result)
+        self._arrival.set()  # queued items may have waited for these
 
     async def _in_worker(self, function, *arguments):
         def call():

@@ -147,7 +147,7 @@ def _vocabulary(problem, folder, corpus):
     path = folder / VOCABULARY
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
-        if path.is_dir() and read_json(path / SHARD, f"vocabulary {path}", corpus=str)["corpus"] == corpus:
+        if path.is_dir() and read_json(path / SHARD, f"remove {path} to start again", corpus=str)["corpus"] == corpus:
             return load_tokenizer(path), None
         logger.info(f"learning the vocabulary of all shards in {path}")
         tokenizer = problem.make_tokenizer()

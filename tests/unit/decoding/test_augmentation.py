@@ -93,8 +93,10 @@ def test_augment_writes_each_output_of_a_line_once(translator, files):
 def test_augment_writes_no_language_tags(translator, files):
     write, output = files
     translator.tokenizer = types.SimpleNamespace(languages=("de",))
-    augment("run", write("<2de> a dog", "a cat"), output, AugmentOptions(direction="forward", tag="<bt>"))
-    assert output.read_text() == "<bt> a dog\t<2DE> A DOG\n<bt> a cat\tA CAT\n"
+    augment(
+        "run", write("<2de> a dog", "<2fr> a cat", "<2de>"), output, AugmentOptions(direction="forward", tag="<bt>")
+    )
+    assert output.read_text() == "<bt> a dog\t<2DE> A DOG\n<bt> <2fr> a cat\t<2FR> A CAT\n"
 
 
 def test_augment_names_the_line_of_an_error(translator, files):

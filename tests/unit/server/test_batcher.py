@@ -121,6 +121,23 @@ def test_batcher_with_two_workers_finishes_gradual_items():
     asyncio.run(everything())
 
 
+def test_batcher_divides_gradual_groups_among_workers():
+    together = threading.Barrier(2)
+
+    def work(items):
+        if items != ["a"]:
+            together.wait(10)  # fails unless both workers have a batch
+        return items
+
+    async def everything():
+        batcher = Batcher(work, batch_tokens=9, batch_rows=9, wait=0, max_waiting=99, workers=2)
+        async with batcher.running():
+            with batcher.queued("abcde", [1] * 5, gradually=True) as futures:
+                assert "".join([await future for future in futures]) == "abcde"
+
+    asyncio.run(everything())
+
+
 def test_batcher_call_waits_for_a_cancelled_call():
     gate, running, seen = threading.Event(), [], []
 
@@ -228,7 +245,7 @@ def test_batcher_speed_ignores_small_batches(workers):
             await batcher.results(range(2), [1] * 2)
             with batcher.queued(range(30), [1] * 30, gradually=True) as futures:
                 await futures[0]
-                # At the speed of the first batch, 20 items per second, the waiting items would take more than 2 s.
-                await batcher.results(range(60), [1] * 60, seconds=2)
+                # At the speed of the small batches, up to 40 items per second, the waiting items would take too long.
+                await batcher.results(range(60), [1] * 60, seconds=1)
 
     asyncio.run(everything())
