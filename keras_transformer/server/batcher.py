@@ -211,7 +211,7 @@ class Batcher:
                     await self._arrival.wait()
 
     def _ready(self):
-        """Return the waiting items that need not wait for an earlier group."""
+        """Return the items in the queue that do not wait for an earlier group."""
         return [one for one in self._queue if one.after is None or one.after.done()]
 
     def _fitting(self, rows):
