@@ -19,6 +19,6 @@ class PretrainedText(TranslationProblem):
 
     def pairs(self, split):
         raise UserError(
-            f"{self.name} has no {split} split. Score outputs with the command score, or fine-tune the model on a "
-            "problem with a corpus: train --init_from."
+            f"{self.name} has no {split} split. To score translations, run `score`. To fine-tune the model, run "
+            "`train --init_from` with a problem that has a corpus."
         )

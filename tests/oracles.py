@@ -185,7 +185,7 @@ def transformer(source, decoder_input, weights, num_heads, residual=post_norm, w
     mask = (source != 0)[:, None, :]
     memory, encoder_mask = embed(source), mask
     if window:
-        # The window around padding may contain only padding, so padding attends to itself. Tokens ignore padding.
+        # Padding attends to itself, because its window may contain no tokens. Tokens still ignore padding.
         encoder_mask = (mask | np.eye(source.shape[1], dtype=bool)) & neighbourhood(source.shape[1], window)
     for layer in weights["encoder"]:
         memory = encoder_layer(memory, layer, num_heads, encoder_mask, residual)

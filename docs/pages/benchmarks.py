@@ -23,7 +23,7 @@ def training(rows):
     return "\n\n".join(parts)
 
 
-SUMMARY = """This table compares the fastest mode of this project with the fastest float32 mode of each other engine.
+SUMMARY = """This table compares the fastest mode of this project with the fastest float32 mode of every other engine.
 The last column compares Multi30k with `fixed` in the same mode:"""
 
 

@@ -1,16 +1,16 @@
 """Labeled bracketing scores of parses, computed as in the program EVALB (Sekine and Collins).
 
-`sentence_score` implements the rules for one sentence. The scores differ from those of EVALB in the following ways:
+`sentence_score` implements the rules for one sentence. An error sentence is one whose words differ from the gold words
+or whose test brackets are malformed. The scores differ from those of EVALB in the following ways:
 
 - This module ignores the Penn Treebank's unlabeled outer bracket, as in `( (S ...))`. EVALB counts it as a bracket
   with an empty label.
 - Spaces around brackets do not matter.
-- The row of an error sentence contains zeros, even if its brackets are malformed.
+- In the output, all counts in the row of an error sentence are zero, even if its brackets are malformed.
 - There is no maximum number of errors after which scoring stops.
 
-EVALB ignores error sentences: those whose words differ from the gold words or whose test brackets are malformed. A
-parser's scores therefore improve if it fails on hard sentences. `f1_of_all_sentences` includes error sentences and
-counts all their brackets as unmatched.
+EVALB ignores error sentences. A parser's scores therefore improve if it fails on hard sentences. `f1_of_all_sentences`
+includes error sentences and counts all their brackets as unmatched.
 """
 
 import collections

@@ -132,7 +132,7 @@ def test_all_corpora_are_covered():
 def test_pretrained_text_names_commands_for_scores():
     problem = kt.problem(NO_CORPUS, source="fr", target="de")
     assert (problem.input_language, problem.output_language) == ("fr", "de")
-    with pytest.raises(kt.UserError, match="pretrained_text has no test split. Score outputs with the command score"):
+    with pytest.raises(kt.UserError, match="pretrained_text has no test split. To score translations, run"):
         list(problem.pairs("test"))
 
 

@@ -245,7 +245,7 @@ def test_batcher_speed_ignores_small_batches(workers):
             await batcher.results(range(2), [1] * 2)
             with batcher.queued(range(30), [1] * 30, gradually=True) as futures:
                 await futures[0]
-                # At the speed of the small batches, up to 40 items per second, the waiting items would take too long.
+                # An estimate from the small batches, at most 40 items per second, would reject these items.
                 await batcher.results(range(60), [1] * 60, seconds=1)
 
     asyncio.run(everything())
