@@ -45,8 +45,7 @@ Noun = namedtuple("Noun", "kind english english_plural german german_plural gend
 Adjective = namedtuple("Adjective", "kinds english german stem", defaults=[""])
 Verb = namedtuple("Verb", "subjects objects english prefix german prepositions case features")
 
-# `endings` contains the endings of the determiner, and `adjectives` the endings of adjectives after the determiner.
-# "Kein" negates indefinite phrases.
+# `endings` are a determiner's endings, `adjectives` those of adjectives after it. "Kein" negates indefinite phrases.
 THE = Determiner("DT", "the", "the", "", ARTICLE, WEAK, "definite")
 THIS = Determiner("DT", "this", "these", "dies", STRONG, WEAK, "definite")
 MY = Determiner("PRP$", "my", "my", "mein", EIN, MIXED, "definite")

@@ -81,10 +81,7 @@ class Problem:
         raise NotImplementedError
 
     def corpus_files(self) -> list:
-        """Return the paths of the corpus files. Download missing files.
-
-        The base class returns the path of the Python file that defines the class.
-        """
+        """Return the paths of the corpus files, by default the Python file of the class. Download missing files."""
         try:
             return [inspect.getfile(type(self))]
         except (TypeError, OSError):  # raised for a class from a notebook

@@ -26,7 +26,7 @@ _cache_hits = threading.local()
 class CompileAhead(StepCallback):
     """Callback and context manager that compiles the update for all batch shapes, in the order of their first use.
 
-    Each update waits only for the compilation of its own batch shape. Keras calls the same jitted function as without
+    Each update starts as soon as its batch shape is compiled. Keras calls the same jitted function as without
     this callback, so results do not change. JAX also caches executables in `jax_compilation_cache_dir`.
 
     Args:
