@@ -1,5 +1,6 @@
 """Tests of the choice and settings of the backend, and errors that name missing packages."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -116,3 +117,19 @@ def test_hidden_packages_cannot_be_imported_inside(monkeypatch):
         with pytest.raises(ImportError, match="this"):
             importlib.import_module("this")
     assert "this" not in sys.modules and importlib.util.find_spec("this")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_paused_garbage_collection_restores_and_freezes(enabled):
+    before = gc.isenabled(), gc.get_freeze_count()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(OSError), loading.paused_garbage_collection():
+            during = gc.isenabled()
+            cycle = []
+            cycle.append(cycle)
+            raise OSError
+        assert not during and gc.isenabled() == enabled and gc.get_freeze_count() > before[1]
+        assert not any(one is cycle for one in gc.get_objects())  # `get_objects` leaves out frozen objects
+    finally:
+        (gc.enable if before[0] else gc.disable)()
