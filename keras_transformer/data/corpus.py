@@ -64,7 +64,7 @@ def check_rereadable(flag, path):
     """
     if str(path) == "-" or (os.path.exists(path) and not os.path.isfile(path)):
         raise UserError(
-            f"{flag} must be a regular file, because it is read twice, got {name_of(path)}. Save the text in a file."
+            f"{flag} must be a regular file, got {name_of(path)}. The command reads the file twice, so save the text first."
         )
 
 

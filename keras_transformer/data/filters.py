@@ -116,7 +116,7 @@ class PairFilter:
 class TaggedPairFilter(PairFilter):
     """`PairFilter` for sources that begin with a language tag.
 
-    Rules on lengths and rules that compare pairs include the tag. All other rules ignore the tag.
+    Length rules and rules that compare pairs treat the tag as part of the source. All other rules ignore the tag.
     """
 
     def by_pair(self, pairs, lengths):

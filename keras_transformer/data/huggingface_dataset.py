@@ -102,7 +102,9 @@ class HuggingFaceDataset:
             raise UserError(f"{PREFIX}{self.name} needs the package `datasets`. Run {install}.") from None
         saved = any((Path(self.name) / name).is_file() for name in SAVED)
         if saved and self.config:
-            raise UserError(f"{self.name} has no configurations, got {self.config!r}. Write dataset:NAME::SPLIT.")
+            raise UserError(
+                f"{self.name} is a saved dataset and has no configuration {self.config!r}. Write dataset:NAME::SPLIT."
+            )
         try:
             found = datasets.load_from_disk(self.name) if saved else datasets.load_dataset(self.name, self.config)
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:

@@ -68,7 +68,7 @@ def test_serve_answers_and_stops_at_signals(home, started):
         client.sendall(b"POST /translate HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n")
         client.sendall(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
         deadline = time.monotonic() + 30
-        while "waiting_texts 0.0" in ask(url, "/metrics").content:  # once texts wait, a batch is running
+        while "waiting_texts 0.0" in ask(url, "/metrics").content:  # texts wait only while a batch is running
             assert time.monotonic() < deadline
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)

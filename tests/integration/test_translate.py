@@ -215,7 +215,7 @@ def test_translate_keeps_lines_before_undecodable_one(home, call, tmp_path):
     "flags, said",
     [
         (["--shard=3/2"], "--shard: must be I/N with I from 1 to N, got '3/2'"),
-        (["--shard=1/2", "--input=-"], "--input must be a regular file, because it is read twice, got stdin. Save"),
+        (["--shard=1/2", "--input=-"], "--input must be a regular file, got stdin. The command reads the file twice"),
         (["--shard=1/2", "--prefixes=-"], "--prefixes must be a regular file"),
         (["--shard=1/2", "--constraints=/dev/null"], "--constraints must be a regular file"),
         (["--top_k=5"], "--top_k needs --sample"),

@@ -92,7 +92,7 @@ def test_problem_trains_on_datasets_and_files(datasets, tmp_path):
     "text, words",
     [
         ("dataset:saved::dev", "split of dataset {}/saved must be one of train, other, got 'dev'. Use the form"),
-        ("dataset:saved:en-de", "{}/saved has no configurations, got 'en-de'. Write dataset:NAME::SPLIT."),
+        ("dataset:saved:en-de", "{}/saved is a saved dataset and has no configuration 'en-de'. Write"),
         (
             "dataset:saved::other",
             "must have the columns 'en' and 'de', or a column 'translation' that contains both languages, got text. "

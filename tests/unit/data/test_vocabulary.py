@@ -246,7 +246,7 @@ def test_separate_vocabularies_reject_bpe_dropout_and_model_file(corpus):
 
 
 def test_vocab_file_with_two_models_keeps_sides(separate, corpus):
-    """Check that a reversed problem also encodes its sources with the source vocabulary of a vocabulary file."""
+    """Check that a problem and its reverse both encode sources with the source vocabulary of `vocab_file`."""
     separate.tokenizer.save(corpus)
     path = str(corpus / separate.tokenizer.file_name)
     problems = [
