@@ -64,7 +64,8 @@ def check_rereadable(flag, path):
     """
     if str(path) == "-" or (os.path.exists(path) and not os.path.isfile(path)):
         raise UserError(
-            f"{flag} must be a regular file, got {name_of(path)}. The command reads the file twice, so save the text first."
+            f"{flag} must be a regular file, got {name_of(path)}. The command reads the file twice. "
+            "Save the text in a file."
         )
 
 
