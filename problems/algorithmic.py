@@ -9,7 +9,8 @@ from keras_transformer.tasks.problem import Problem, setting
 from keras_transformer.utils.errors import UserError
 
 PAIRS = {"train": None, "validation": 200, "test": 500}
-# Maximum number of random draws for a sequence of a split. With default settings, at least one draw in ten succeeds.
+# Maximum number of attempts to draw a random sequence that belongs to the split. With default settings, at least one
+# attempt in ten succeeds.
 DRAWS = 1000
 
 

@@ -39,7 +39,7 @@ def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> 
         for path, array in weights.items():
             if array.dtype.kind == "f":
                 array = average.get(path, 0.0) + array.astype("float64") / len(steps)
-            average[path] = array  # other arrays, the states of random generators, come from the last checkpoint
+            average[path] = array  # the states of random generators are not floats: keep the last
     run.checkpoints.save_averaged(
         {path: array.astype(weights[path].dtype) for path, array in average.items()}, {"steps": steps}
     )

@@ -267,11 +267,12 @@ def assign(variables, arrays, what):
     """
     for variable in variables:
         array = arrays.get(variable.path)
-        if array is None or tuple(array.shape) != tuple(variable.shape):
-            stored = "no such variable" if array is None else f"shape {tuple(array.shape)}"
+        shape = tuple(variable.shape)
+        if array is None:
+            raise UserError(f"{what} belongs to another model: it does not contain {variable.path} of shape {shape}.")
+        if tuple(array.shape) != shape:
             raise UserError(
-                f"{what} belongs to another model: {variable.path} must have shape {tuple(variable.shape)}, "
-                f"got {stored}"
+                f"{what} belongs to another model: {variable.path} must have shape {shape}, got {tuple(array.shape)}."
             )
         variable.assign(array)
 

@@ -78,8 +78,8 @@ def initialise(model, tokenizer, init_from):
         weight.assign(array)
     at_step = f" at step {state['step']:,}" if "step" in state else ""
     logger.info(
-        f"  initial weights from {run.path}{at_step}; its vocabulary has {len(rows):,} of the "
-        f"{tokenizer.vocab_size:,} tokens"
+        f"  initial weights from {run.path}{at_step}; {len(rows):,} of the {tokenizer.vocab_size:,} tokens in the new "
+        "vocabulary are also in the vocabulary of that run"
     )
 
 

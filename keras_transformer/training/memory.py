@@ -73,8 +73,8 @@ def check_weights(hparams, vocab_size):
     wanted, free = 4 * _weights(hparams, vocab_size), available_bytes()
     if free is not None and wanted > free:
         raise UserError(
-            f"the model must fit into {free / 1e9:,.1f} GB of memory, got about {wanted / 1e9:,.1f} GB of weights; "
-            "lower num_layers, d_model, d_ff or the vocabulary"
+            f"the weights need about {wanted / 1e9:,.1f} GB of memory, but only {free / 1e9:,.1f} GB is free; "
+            "lower num_layers, d_model, d_ff or the vocabulary size"
         )
 
 

@@ -249,7 +249,7 @@ def largest_of_jaxpr(jaxpr):
 def test_memory_grows_linearly_with_length():
     full, restricted = layers(8)
     once, twice = (largest_tensor(restricted, length) for length in (512, 1024))
-    assert once == 512 * 2 * 3 * 5  # values of each block and its two neighbours, for 2 heads of width 5
+    assert once == 512 * 2 * 3 * 5  # positions × heads × (a block and its two neighbours) × head width
     assert twice == 2 * once < 1024**2
     assert largest_tensor(full, 512) == 2 * 512**2
 
