@@ -107,7 +107,7 @@ def read_flags(arguments):
         for mode in (flags.modes if engine == OURS else ("default",))
     ]
     if not flags.variants:
-        raise UserError("--precisions must include a precision of one of the --engines. Change one of the flags.")
+        raise UserError("the --engines support none of the --precisions. Change one of the flags.")
     if "natural" in flags.workloads and not flags.run:
         raise UserError("the workload natural requires a trained run. Add --run=DIR.")
     return flags

@@ -202,7 +202,7 @@ def draw(rows, path):
 
     rows = [row for row in rows if row["workload"].startswith("server")]
     if not rows:
-        raise UserError("--plot needs server_N in --workloads.")
+        raise UserError("--plot requires a workload server_N. Add server_1 to --workloads, for example.")
     figure = new_figure(7, 4)
     figure.set_layout_engine("constrained")
     axes = figure.subplots()

@@ -326,7 +326,10 @@ def captions(raw_dir, language):
     pattern = CAPTIONS.format(language=language)
     files = sorted(Path(raw_dir or ".").glob(pattern))
     if not files:
-        raise UserError(f"--raw_dir must contain the captions of Multi30k's task 2, {pattern}, got {raw_dir}")
+        raise UserError(
+            f"{raw_dir or 'the working directory'} does not contain the captions of Multi30k's task 2 ({pattern}). "
+            "Set --raw_dir to their folder."
+        )
     return [line for file in files for line in read_lines(file)]
 
 

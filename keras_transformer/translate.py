@@ -109,7 +109,7 @@ def _parse(arguments):
     parser.add_argument("--shard", type=shard, metavar="I/N", help="translate only the I-th of N parts of --input")
     parser.add_argument(
         "--on_error", choices=("stop", "skip", "replace"), default="stop",
-        help="for a line that is not UTF-8: stop, leave it blank, or replace invalid bytes (default stop)",
+        help="reaction to a line that is not UTF-8: stop, leave it blank, or replace invalid bytes (default stop)",
     )  # fmt: skip
     parser.add_argument(
         "--max_source_length", type=positive_int,
@@ -256,7 +256,7 @@ def _with_lines(rows, path, kind, content):
         yield (*row, line)
     if more := sum(1 for _ in lines):
         raise UserError(
-            f"{path} must have {count:,} lines, one per line of the input, got {count + more:,}; "
+            f"{path} must have as many lines as the input ({count:,}), got {count + more:,}; "
             f"line n must contain {content}"
         )
 

@@ -42,7 +42,7 @@ def _select(path, wanted):
         if wanted == number:
             return
     if number == 0:
-        raise UserError(f"{name} must contain a tree such as (S (NP (PRP it)) (VP (VBZ works))), got none")
+        raise UserError(f"{name} contains no trees. Write trees such as (S (NP (PRP it)) (VP (VBZ works))).")
     if wanted:
         raise UserError(f"--number must be at most {number} (the number of trees in {name}), got {wanted}")
 
@@ -67,7 +67,7 @@ def _parse(arguments):
     if flags.format == "svg" and not flags.output_dir:
         parser.error("--format=svg requires --output_dir")
     if flags.format != "svg" and flags.output_dir:
-        parser.error(f"--output_dir requires --format=svg, got {flags.format}, which writes to stdout")
+        parser.error(f"--output_dir requires --format=svg, because --format={flags.format} writes to stdout")
     return flags
 
 

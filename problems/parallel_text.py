@@ -256,7 +256,8 @@ class MultilingualText(TranslationProblem):
         languages = re.fullmatch(r"(\w+)-(\w+)", name)
         require(
             languages and languages[1] != languages[2],
-            f"each direction in problem.directions must name two different languages, such as en-de, got {name!r}",
+            f"each direction in problem.directions must name two different languages, got {name!r}. Write en-de, "
+            "for example.",
         )
         return Direction(
             data_dir=self.data_dir, raw_dir=self.raw_dir, source=languages[1], target=languages[2],

@@ -53,7 +53,7 @@ class ParsingWsjSemisupervised(ParsingWsj):
         folder = Path(self.auto_dir)
         require(folder.is_dir(), f"problem.auto_dir must be a folder, got {folder}")
         files = sorted(path for path in folder.iterdir() if path.is_file() and path.name[0] != ".")
-        require(files, f"problem.auto_dir must contain at least one file, got the empty folder {folder}")
+        require(files, f"{folder} (problem.auto_dir) contains no files. Use a folder of automatically parsed trees.")
         return files
 
     def corpus_files(self):

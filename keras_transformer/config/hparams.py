@@ -143,8 +143,8 @@ class HParams:
             raise UserError(f"hparams: d_model must be even for sinusoidal positions, got {self.d_model}")
         if self.r_drop and not (self.dropout or self.attention_dropout or self.activation_dropout):
             raise UserError(
-                f"hparams: r_drop requires dropout, got r_drop={self.r_drop:g} without any dropout. "
-                "Set a dropout rate, or set r_drop=0."
+                f"hparams: r_drop={self.r_drop:g} requires dropout, but dropout, attention_dropout and "
+                "activation_dropout are all 0. Raise one of them, or set r_drop=0."
             )
         if self.encoder_attention == "restricted" and self.attention_window is None:
             raise UserError(

@@ -74,8 +74,8 @@ def _check_byte_order_mark(name, number, line):
     for mark, encoding in BYTE_ORDER_MARKS.items():
         if number == 1 and line.startswith(mark):
             raise UserError(
-                f"{name}:1: the file must be UTF-8, got a byte order mark of {encoding}; convert the file, for example "
-                f"with iconv -f {encoding} -t UTF-8"
+                f"{name}:1: the file must be UTF-8, but begins with a byte order mark of {encoding}; convert the file, "
+                f"for example with iconv -f {encoding} -t UTF-8"
             )
 
 
@@ -229,7 +229,8 @@ def download(url, path, checksum):
                 found.update(block)
             if found.hexdigest() != checksum:
                 raise UserError(
-                    f"{url}: the SHA-256 must be {checksum}, got {found.hexdigest()}. The file was deleted; try again."
+                    f"{url}: the SHA-256 must be {checksum}, got {found.hexdigest()}. Rerun the command to download "
+                    "the file again."
                 )
     except (OSError, http.client.HTTPException) as error:
         raise UserError(

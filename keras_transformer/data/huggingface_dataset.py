@@ -73,8 +73,8 @@ class HuggingFaceDataset:
         if nested and TRANSLATION not in rows.column_names:
             raise UserError(
                 f"dataset {self.name} must have the columns {source!r} and {target!r}, or a column {TRANSLATION!r} "
-                f"that contains both languages, got {', '.join(rows.column_names)}. Rename its columns, or set "
-                "problem.source and problem.target."
+                f"that contains both languages, but has only {', '.join(map(repr, rows.column_names))}. Rename its "
+                "columns, or set problem.source and problem.target."
             )
         rows = rows.select_columns([TRANSLATION] if nested else [source, target])
         count = 0

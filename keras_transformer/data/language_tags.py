@@ -46,7 +46,7 @@ def tag_texts(texts, language, known):
         UserError: `known` does not contain the language, or a text needs a tag and `language` is None.
     """
     if language is not None and not known:
-        raise UserError(f"`to` must be omitted for a model without language tags, got {language!r}.")
+        raise UserError(f"this model has no language tags, so it does not support to={language!r}. Omit `to`.")
     if language is not None and language not in known:
         raise unknown("target language", language, known)
     return [_tagged(text, language, known) for text in texts] if known else texts

@@ -106,8 +106,9 @@ def read_tmx(path, source, target):
             if len(root):
                 del root[-1][:]  # free the units of <body> that were read
     if not pairs:
-        found = f"the languages {', '.join(sorted(filter(None, seen)))}" if seen else "no translation units"
-        raise UserError(f"{path} must contain translation units in {source} and {target}, got {found}")
+        languages = ", ".join(sorted(filter(None, seen)))
+        found = f"; the languages of its units are: {languages}" if languages else ""
+        raise UserError(f"{path} has no translation unit in both {source} and {target}{found}")
     if pairs < units:
         _log.warning(
             "%s: skipped %s of %s units because they lack %s or %s", path, units - pairs, units, source, target

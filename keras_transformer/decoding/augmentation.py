@@ -99,7 +99,7 @@ def augment(
     check_rereadable("--input", input_path)
     run = Run.open(run_dir)
     if run.tokenizer.constraint:
-        raise UserError(f"the run must be a translation model, got the parser {run.path}")
+        raise UserError(f"augmentation needs a translation model, but {run.path} is a parser. Choose another run.")
     keras_option = "sampling" if options.search.sampling and engine == "auto" else None
     engine = choose_engine(engine, [run], checkpoint, precision, jit_compile, keras_option)
     result = AugmentResult()

@@ -307,7 +307,8 @@ class BaseTranslator(abc.ABC):
             if isinstance(phrase, str) and UNK in ids:
                 raise TextError(
                     number,
-                    f"phrases for {{}} must consist of tokens in the vocabulary, got {phrase!r}. Change or remove it.",
+                    f"phrases for {{}} must consist of tokens in the vocabulary, got {phrase!r}. Change or remove "
+                    "this phrase.",
                 )
             if ids and ids not in found:
                 found.append(ids)

@@ -225,7 +225,7 @@ def _read_outputs(path, problem, split, references):
     lines = list(read_lines(path, may_be_empty=True))
     if len(lines) != len(references):
         raise UserError(
-            f"{path} must have {len(references):,} lines, one per line of the {split} split of {problem.name}, "
+            f"{path} must have as many lines as the {split} split of {problem.name} ({len(references):,}), "
             f"got {len(lines):,}"
         )
     check_comparable(problem.score(lines, references)[-1].name)

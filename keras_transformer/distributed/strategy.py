@@ -106,8 +106,8 @@ def _first(devices, number):
 def _check_all(devices, number):
     if number not in (None, len(devices)):
         raise UserError(
-            f"--devices must be {len(devices)} with --strategy=multiworker, which uses all devices of a worker, got "
-            f"{number}. Set CUDA_VISIBLE_DEVICES to use fewer."
+            f"--strategy=multiworker uses all devices of a worker, so --devices must be {len(devices)}, got {number}. "
+            "Set CUDA_VISIBLE_DEVICES to use fewer."
         )
 
 

@@ -35,8 +35,8 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
         )
     if tokenizer.languages:
         raise UserError(
-            "a package for Argos Translate requires a model without language tags, got tags for "
-            f"{', '.join(tokenizer.languages)}. Export with --format=ctranslate2."
+            "a package for Argos Translate cannot contain a model with language tags "
+            f"({', '.join(tokenizer.languages)}). Export with --format=ctranslate2."
         )
     name = f"translate-{problem.input_language}_{problem.output_language}"
     weights, state = load_weights(run, checkpoint)

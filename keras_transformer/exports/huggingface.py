@@ -143,7 +143,7 @@ def _check(run):
         run.hparams, norms=("post", "marian"), positions=("sinusoidal",), models=("transformer", "marian")
     )
     if unsupported is None and run.tokenizer.file_name not in TOKENIZERS:
-        unsupported = "the tokenizer file", run.tokenizer.file_name, TOKENIZERS
+        unsupported = "tokenizer", run.tokenizer.file_name, TOKENIZERS
     if unsupported:
         name, value, known = unsupported
         known = " or ".join(map(str, known))

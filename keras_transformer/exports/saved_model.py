@@ -285,6 +285,6 @@ def graph_tokenizer(tokenizer):
     if isinstance(tokenizer, WordPieceTokenizer):
         return GraphWordPieces(pieces, tokenizer.alphabet)
     raise UserError(
-        f"the tokenizer of a SavedModel must have graph_tokenizer(), got {type(tokenizer).__name__}. "
+        f"a SavedModel does not support {type(tokenizer).__name__}, which has no method graph_tokenizer(). "
         "Export with --format=keras."
     )

@@ -80,8 +80,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """
         if keras.distribution.distribution() is not self.distribution:
             raise UserError(
-                "the model must be created and compiled in the same scope of keras.distribution, got two different "
-                "scopes. Move both calls into one scope."
+                "the model was created and compiled in different scopes of keras.distribution. Move both calls into "
+                "one scope."
             )
         check_loss(kwargs.get("loss", args[1] if len(args) > 1 else None), accumulate, self.vocab_size)
         self.accumulate, self.remat = accumulate, remat
@@ -266,7 +266,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """
         if isinstance(x, TokenBatches):
             raise UserError(
-                "the input of predict must be two arrays, (source, decoder_input), got TokenBatches. To translate "
+                "the input of predict must be two arrays (source and decoder_input), got TokenBatches. To translate "
                 "texts, use Translator(model, problem).translate(texts)."
             )
         with self.device_scope():

@@ -265,8 +265,8 @@ def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name
         end -= 1
     if len(golds[:end]) != len(tests[:end]):
         raise UserError(
-            f"{gold_name} and {test_name} must have the same number of lines, one per sentence, got {len(golds)} and "
-            f"{len(tests)}"
+            f"{gold_name} and {test_name} must have the same number of sentences, got {len(golds)} and {len(tests)}. "
+            "Check that both files contain the same sentences."
         )
     pairs = enumerate(zip(golds[:end], tests[:end]), start=1)
     scores = (score_sentence(gold, test, parameters, number, gold_name) for number, (gold, test) in pairs)

@@ -41,7 +41,9 @@ def wsj_files(folder):
         if match := _WSJ_FILE.fullmatch(path.name):
             found[int(match[1]), int(match[2])] = path
     if not found:
-        raise UserError(f"{folder} must contain the treebank files of the LDC, such as wsj_0001.mrg, got none")
+        raise UserError(
+            f"{folder} contains no treebank files of the LDC, such as wsj_0001.mrg. Set --raw_dir to their folder."
+        )
     if any(section >= 2 for section, _ in found):
         splits = {split: [] for split in WSJ_SECTIONS}
         for split, sections in WSJ_SECTIONS.items():
@@ -84,7 +86,7 @@ def gum_files(folder):
     splits = {}
     for split, partition in GUM_PARTITIONS.items():
         if partition not in documents:
-            raise UserError(f"{folder / 'splits.md'} must list documents under '## {partition}', got none")
+            raise UserError(f"{folder / 'splits.md'} lists no documents under '## {partition}'. Use GUM's splits.md.")
         paths = [folder / f"{name}.ptb" for name in documents[partition]]
         missing = [path for path in paths if not path.is_file() and "_reddit_" not in path.name]
         if missing:
@@ -107,7 +109,7 @@ def icepahc_files(folder):
     """
     if paths := sorted(_existing(folder).rglob("*.psd")):
         return paths
-    raise UserError(f"{folder} must contain the .psd files of IcePaHC, got none")
+    raise UserError(f"{folder} contains no .psd files of IcePaHC. Set --raw_dir to their folder.")
 
 
 def part_of_text(trees, split):

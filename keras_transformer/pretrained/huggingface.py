@@ -134,8 +134,8 @@ def _check_files(folder):
             raise UserError(f"{folder / 'config.json'}: model_type must be marian, got {kind}. {OTHER}")
         if name == WEIGHTS and list(folder.glob("*.bin")):
             raise UserError(
-                f"{folder} must contain weights in {WEIGHTS}, got pickle files, which can execute code. Load the model "
-                f"with transformers and save it with save_pretrained, which writes {WEIGHTS}."
+                f"{folder} contains pickle files, which can execute code, but no {WEIGHTS}. Load the model with "
+                f"transformers and save it with save_pretrained, which writes {WEIGHTS}."
             )
         raise UserError(f"{folder} has no {name}. A Marian model needs {', '.join(FILES)}.")
 
@@ -176,8 +176,9 @@ def _reorder_vocabulary(folder, config, vocabulary):
     old = [piece for piece, _ in sorted(vocabulary.items(), key=lambda entry: entry[1])]
     if sorted(vocabulary.values()) != list(range(config["vocab_size"])):
         raise UserError(
-            f"{folder / 'vocab.json'} must have exactly one token for each id from 0 to {config['vocab_size'] - 1}, "
-            f"as vocab_size in config.json requires, got {len(vocabulary)} tokens. Use both files of one model."
+            f"{folder / 'vocab.json'} has {len(vocabulary)} tokens, but vocab_size={config['vocab_size']} in "
+            f"config.json requires exactly one token for each id from 0 to {config['vocab_size'] - 1}. Use both files "
+            "of one model."
         )
     if SPECIAL[UNK] not in vocabulary:
         raise UserError(f"{folder / 'vocab.json'} has no token {SPECIAL[UNK]}. {OTHER}")
@@ -218,9 +219,10 @@ def _convert_weights(weights, config, rows, folder):
 
     def array(name, *shape):
         found = weights.get(name)
-        if found is None or found.shape != shape:
-            what = "but it is missing" if found is None else f"got {found.shape}"
-            raise UserError(f"{folder / WEIGHTS}: {name} must have shape {shape}, {what}.")
+        if found is None:
+            raise UserError(f"{folder / WEIGHTS} has no weight {name}. {OTHER}")
+        if found.shape != shape:
+            raise UserError(f"{folder / WEIGHTS}: {name} must have shape {shape}, got {found.shape}. {OTHER}")
         return found.astype("float32")
 
     converted = {

@@ -256,8 +256,8 @@ def load_engine(path, *, checkpoint=None, precision=None, jit_compile=False, ens
     if about["format"] == "ctranslate2":
         return _loaded(CTranslate2Engine, path, about, **search)
     raise UserError(
-        f"--run must be a run, or an export with --format=saved_model or ctranslate2, got --format={about['format']}. "
-        "Serve the run that was exported."
+        "--run must be a run, or an export with --format=saved_model or ctranslate2, got an export with "
+        f"--format={about['format']}. Serve the run that was exported."
     )
 
 

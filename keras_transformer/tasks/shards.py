@@ -180,7 +180,7 @@ def _check_count(folder, count):
     """Raise a `UserError` unless the names of all shards in a directory end in `count`."""
     if other := _counts(folder) - {count}:
         raise UserError(
-            f"{folder} already contains shards of a corpus in {min(other)} parts, not {count}; use "
+            f"{folder} already contains shards from --shard=I/{min(other)}, not from --shard=I/{count}; use "
             f"--shard=I/{min(other)}, or remove the directory"
         )
 

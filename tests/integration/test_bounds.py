@@ -65,7 +65,7 @@ def test_translate_rejects_more_prefixes_than_lines(call, home, tmp_path):
     (tmp_path / "lines").write_text("s1\ns2\n")
     (tmp_path / "prefixes").write_text("s1\n\n\n")
     flags = (f"--run={home.run}", f"--input={tmp_path}/lines", f"--prefixes={tmp_path}/prefixes")
-    call("translate", *flags).refused("prefixes must have 2 lines, one per line of the input, got 3")
+    call("translate", *flags).refused("prefixes must have as many lines as the input (2), got 3")
 
 
 def test_train_rejects_model_larger_than_memory_on_cpu(call, tmp_path, monkeypatch):

@@ -166,7 +166,7 @@ def test_evaluate_reports_by_length_and_label(call, tmp_path):
         (("--run=x", "--by_label"), "--by_label needs --gold and --test"),
         (("--gold=-", "--test=-"), "cannot both be stdin"),
         ((), "--run, or --gold and --test"),
-        (("--gold=gold", "--test=short"), "gold and short must have the same number of lines"),
+        (("--gold=gold", "--test=short"), "gold and short must have the same number of sentences"),
         (("--gold=open", "--test=gold"), "open:1: the tree that begins here is not closed"),
         (("--gold=gold", "--test=nowhere"), "nowhere does not exist"),
         (("--gold=gold", "--test=gold", "--evalb_params=gold"), "gold:1: "),

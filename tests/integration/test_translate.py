@@ -128,7 +128,7 @@ def test_translate_starts_with_prefixes(translate, translator, tmp_path):
     translate([*LINES, "s1"], flag)[0].refused("prefixes.txt must have as many lines as the input, got 6")
     for shard in ("--shard=1/3", "--shard=1/1"):
         translate([*LINES, "s1"], flag, shard)[0].refused("prefixes.txt must have as many lines as the input, got 6")
-        translate(LINES[:4], flag, shard)[0].refused("prefixes.txt must have 4 lines, one per line of the input, got 6")
+        translate(LINES[:4], flag, shard)[0].refused("prefixes.txt must have as many lines as the input (4), got 6")
 
 
 def test_translate_contains_constraints(translate, translator, tmp_path):

@@ -168,7 +168,7 @@ def too_small(vocab_size, smallest):
 
 def nothing_to_learn():
     """Return a `UserError` for a training text without words."""
-    return UserError("the training text must contain words, got only blank lines. Check the training files.")
+    return UserError("the training text contains only blank lines. Check the training files.")
 
 
 def flags(values):

@@ -107,7 +107,7 @@ def test_num_heads_must_divide_d_model():
 
 
 def test_r_drop_requires_some_dropout():
-    assert "r_drop requires dropout, got r_drop=5" in complaint(HParams, r_drop=5.0, dropout=0.0)
+    assert "r_drop=5 requires dropout, but" in complaint(HParams, r_drop=5.0, dropout=0.0)
     assert HParams(r_drop=5.0, dropout=0.0, attention_dropout=0.1).passes == 2 and HParams(dropout=0.0).passes == 1
 
 

@@ -111,8 +111,8 @@ def test_utf16_file_is_recognized_by_its_mark(tmp_path, encoding):
         with pytest.raises(UserError) as caught:
             list(read_lines(path, undecodable=handler))
         assert str(caught.value) == (
-            f"{path}:1: the file must be UTF-8, got a byte order mark of {name}; convert the file, for example with "
-            f"iconv -f {name} -t UTF-8"
+            f"{path}:1: the file must be UTF-8, but begins with a byte order mark of {name}; convert the file, for "
+            f"example with iconv -f {name} -t UTF-8"
         )
 
 

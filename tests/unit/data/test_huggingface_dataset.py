@@ -95,8 +95,8 @@ def test_problem_trains_on_datasets_and_files(datasets, tmp_path):
         ("dataset:saved:en-de", "{}/saved is a saved dataset and has no configuration 'en-de'. Write"),
         (
             "dataset:saved::other",
-            "must have the columns 'en' and 'de', or a column 'translation' that contains both languages, got text. "
-            "Rename",
+            "must have the columns 'en' and 'de', or a column 'translation' that contains both languages, but has only "
+            "'text'. Rename",
         ),
         ("dataset:null", "row 1 (counted from 0) of dataset {}/null must have texts for en and de, got 'b' and None."),
         ("dataset:none", "row 1 (counted from 0) of dataset {}/none must have texts for en and de, got None and None."),

@@ -32,7 +32,7 @@ def test_tag_texts_adds_one_tag():
     ("language", "known", "message"),
     [
         ("ge", ("de", "fr"), "unknown target language 'ge': did you mean de?"),
-        ("de", (), "`to` must be omitted for a model without language tags, got 'de'."),
+        ("de", (), "this model has no language tags, so it does not support to='de'. Omit `to`."),
         (None, ("de", "fr"), "a text must begin with the tag of its target language, such as <2de>, got 'A dog'. Add"),
     ],
 )

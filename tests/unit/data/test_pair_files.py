@@ -104,8 +104,8 @@ def test_tmx_skipped_units_are_counted(tmp_path, caplog):
 @pytest.mark.parametrize(
     "text, words",
     [
-        (tmx({"en": "a", "fr": "b"}), "must contain translation units in en and de, got the languages en, fr"),
-        (tmx(), "got no translation units"),
+        (tmx({"en": "a", "fr": "b"}), "no translation unit in both en and de; the languages of its units are: en, fr"),
+        (tmx(), "memory.tmx has no translation unit in both en and de"),
         (tmx({"en": "a\n<b", "de": "c"}), "memory.tmx:2: the file is not valid XML"),
         ("", "memory.tmx:1: the file is not valid XML"),
         (b"\xff\xfe\xfa", "memory.tmx:1: the file is not valid XML"),

@@ -257,5 +257,5 @@ def test_vocab_file_with_two_models_keeps_sides(separate, corpus):
     assert problems[0].prepared_dir != problems[1].prepared_dir
     vocabulary = corpus / "vocab.json"
     vocabulary.write_text('{"<pad>": 0}')
-    with pytest.raises(UserError, match="vocab.json must be the marian_tokenizer.json of a run"):
+    with pytest.raises(UserError, match="vocab.json is not a valid marian_tokenizer.json"):
         parallel(corpus, vocab_file=str(vocabulary)).prepare()

@@ -187,7 +187,7 @@ def test_augment_rejects_wrong_arguments_before_it_translates(translator, files,
     with pytest.raises(kt.UserError, match="--output and --input must be different files"):
         augment("run", lines, lines, BACK)
     translator.run.tokenizer.constraint = object()
-    with pytest.raises(kt.UserError, match="must be a translation model, got the parser run"):
+    with pytest.raises(kt.UserError, match="augmentation needs a translation model, but run.* is a parser"):
         augment("run", lines, output, BACK)
     assert not translator.lines and not output.exists()
 

@@ -256,9 +256,9 @@ def test_result_rows_hold_all_figures(result, tmp_path, monkeypatch):
     ("content", "said"),
     [
         (None, ["other.txt does not exist", "--compare"]),
-        ("", [f"other.txt must have {len(SOURCES)} lines", "got 0"]),
-        ("de\n" * 3, [f"{len(SOURCES)} lines, one per line of the test split of parallel_text", "got 3"]),
-        ("de\n" * 99, [f"other.txt must have {len(SOURCES)} lines", "got 99"]),
+        ("", [f"other.txt must have as many lines as the test split of parallel_text ({len(SOURCES)}), got 0"]),
+        ("de\n" * 3, [f"as many lines as the test split of parallel_text ({len(SOURCES)}), got 3"]),
+        ("de\n" * 99, [f"as many lines as the test split of parallel_text ({len(SOURCES)}), got 99"]),
         (b"de\n\xff\n", ["other.txt:2: not UTF-8"]),
     ],
 )

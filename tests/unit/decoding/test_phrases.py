@@ -157,7 +157,7 @@ def test_banks_share_the_beams():
         ),
         (
             [[], ["a {} c"], []],
-            "phrases for text 2 must consist of tokens in the vocabulary, got 'a {} c'. Change or remove it.",
+            "phrases for text 2 must consist of tokens in the vocabulary, got 'a {} c'. Change or remove this phrase.",
         ),
         (
             [[], [], [[A] * 60, [B] * 41]],

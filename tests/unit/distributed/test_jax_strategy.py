@@ -116,7 +116,7 @@ def test_jax_devices_start_with_weights_of_one_device(monkeypatch):
 def test_compile_outside_of_strategy_scope_is_rejected():
     with make_strategy("jax").scope():
         model = kt.Transformer(9, small())
-    with pytest.raises(kt.UserError, match="in the same scope"):
+    with pytest.raises(kt.UserError, match="in different scopes"):
         model.compile(**kt.compile_arguments(small()))
 
 

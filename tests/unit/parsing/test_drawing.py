@@ -304,7 +304,7 @@ def test_trees_command_reads_gzip(call, tmp_path):
         ("(S (NN a))\n(S\n  ())\n", "trees.ptb:3: () is empty"),
         ("(S (NN a))\n\n(S (NN b)\n", "trees.ptb:3: the tree that begins here is not closed"),
         ("(S (NN a)) b\n", "trees.ptb:1: 'b' is outside of the trees"),
-        ("\n \n", "trees.ptb must contain a tree"),
+        ("\n \n", "trees.ptb contains no trees"),
         ("", "trees.ptb is empty"),
     ],
 )

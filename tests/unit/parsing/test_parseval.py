@@ -269,9 +269,9 @@ def test_bracket_without_words_is_ignored():
 
 
 def test_different_line_counts_are_rejected():
-    with pytest.raises(UserError, match=r"^a\.gold and a\.parse must have the same number of lines, .*, got 3 and 2"):
+    with pytest.raises(UserError, match=r"^a\.gold and a\.parse must have the same number of sentences, got 3 and 2"):
         parseval([GOLD] * 3, [GOLD] * 2, gold_name="a.gold", test_name="a.parse")
-    with pytest.raises(UserError, match="the same number of lines, one per sentence, got 1 and 2"):
+    with pytest.raises(UserError, match="the same number of sentences, got 1 and 2"):
         parseval([GOLD], ["", GOLD])
 
 

@@ -55,7 +55,7 @@ def test_tree_vocabulary_size_is_limited_by_text(tokenizer):
     assert smaller.vocab_size + 5 == tokenizer.vocab_size == larger.vocab_size < 200
     assert smaller.symbols.keys() == larger.symbols.keys()
     assert "to contain every character of the training text" in complaint(TreeTokenizer.train, SENTENCES, SYMBOLS, 30)
-    assert "got only blank lines" in complaint(TreeTokenizer.train, ["", " "], SYMBOLS, 200)
+    assert "contains only blank lines" in complaint(TreeTokenizer.train, ["", " "], SYMBOLS, 200)
 
 
 def test_tree_tokenizer_saves_and_loads(tokenizer, tmp_path):

@@ -115,7 +115,7 @@ def test_gum_names_missing_document(gum, missing):
 
 def test_gum_names_empty_partition(gum):
     (gum / "splits.md").write_text("## train\n  * GUM_news_train\n## dev\n\n## test\n  * GUM_news_test\n")
-    assert complaint(gum_files, gum) == f"{gum / 'splits.md'} must list documents under '## dev', got none"
+    assert complaint(gum_files, gum) == f"{gum / 'splits.md'} lists no documents under '## dev'. Use GUM's splits.md."
     (gum / "splits.md").unlink()
     assert f"{gum / 'splits.md'} does not exist" in complaint(gum_files, gum)
 
@@ -153,8 +153,8 @@ def test_icepahc_splits_each_text(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "lacks"),
-    [("parsing_wsj", "files of the LDC, such as wsj_0001.mrg, got none"), ("parsing_gum", "splits.md does not exist"),
-     ("parsing_english", "the folder {}/gum does not exist"), ("parsing_icepahc", "must contain the .psd files")],
+    [("parsing_wsj", "contains no treebank files of the LDC, such"), ("parsing_gum", "splits.md does not exist"),
+     ("parsing_english", "the folder {}/gum does not exist"), ("parsing_icepahc", "contains no .psd files")],
 )  # fmt: skip
 def test_treebanks_name_missing_or_empty_folder(tmp_path, name, lacks):
     assert "--raw_dir=FOLDER" in complaint(load_problem, name)
@@ -287,7 +287,7 @@ def test_semisupervised_problem_requires_auto_dir(tmp_path):
     assert "--set problem.auto_dir=FOLDER" in complaint(load_problem, name, raw_dir=folder)
     said = {
         "none": "problem.auto_dir must be a folder, got {}",
-        "auto": "problem.auto_dir must contain at least one file, got the empty folder {}",
+        "auto": "{} (problem.auto_dir) contains no files. Use a folder of automatically parsed trees.",
     }
     for auto, message in said.items():
         problem = load_problem(name, raw_dir=folder, auto_dir=f"{tmp_path}/{auto}")

@@ -110,7 +110,7 @@ def test_export_restores_the_weights(marian, tmp_path):
         ({"d_model": "x"}, 'd_model must be an integer of at least 0, got "x"'),
         ({"eos_token_id": 900}, r"eos_token_id must be below vocab_size=\d+, got 900"),
         ({"dropout": "x"}, "dropout must be a number, got 'x'"),
-        ({"vocab_size": 70}, "must have exactly one token for each id from 0 to 69, as vocab_size"),
+        ({"vocab_size": 70}, "vocab_size=70 in config.json requires exactly one token for each id from 0 to 69"),
         ({"d_model": 16}, r"model.shared.weight must have shape .*, got \(\d+, 8\)"),
     ],
 )

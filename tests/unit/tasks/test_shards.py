@@ -110,7 +110,7 @@ def test_merge_names_faulty_shards(corpus, tmp_path):
         merge_shards(problem)
     with pytest.raises(
         UserError,
-        match="already contains shards of a corpus in [34] parts, not [34]; use --shard=I/[34]",
+        match="already contains shards from --shard=I/[34], not from --shard=I/[34]; use --shard=I/[34]",
     ):
         prepare_shard(problem, 1, 4)
     prepare_shard(problem, 2, 3)
