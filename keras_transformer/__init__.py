@@ -62,7 +62,7 @@ _LOCATIONS = {
     "layers": "layers",
 }
 _LIGHT = ("tasks.problem", "tasks.translation", "config.hparams", "utils.errors", "config.registry", "config.plugins")
-_REGISTERED = ("models.transformer", "training.schedule", "layers")
+_REGISTERED = ("models.transformer", "models.marian", "parsing.model", "training.schedule", "layers")
 """Modules that register all classes that a `.keras` file may contain, for `keras.models.load_model`."""
 
 __version__ = "0.1.0"

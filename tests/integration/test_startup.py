@@ -77,7 +77,8 @@ def test_metrics_and_conversion_import_no_keras(tmp_path):
 def test_layers_are_imported_quietly_and_register(tmp_path):
     code = "from keras_transformer import layers; import keras; print(*keras.saving.get_custom_objects(), *dir(layers))"
     printed = python("-c", code, cwd=tmp_path).split()
-    assert {"Decoder", "keras_transformer>Decoder", "keras_transformer>RestrictedAttention"} <= {*printed}
+    models = {f"keras_transformer>{name}Transformer" for name in ("", "Marian", "WordAligned")}
+    assert {"Decoder", "keras_transformer>Decoder", "keras_transformer>RestrictedAttention", *models} <= {*printed}
 
 
 def test_list_and_help_start_quickly(tmp_path):
