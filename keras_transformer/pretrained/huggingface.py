@@ -32,8 +32,11 @@ NUMBERS = (
 """Fields of config.json that must be integers."""
 ACTIVATIONS = {"swish": "swish", "silu": "swish", "relu": "relu", "gelu": "gelu"}
 OTHER = "Use another Marian model."
-MASKED_BIAS = -1e9
-"""Bias that masks the logit of BOS if Marian's vocabulary has no such token."""
+MASKED_BIAS = -100.0
+"""Bias that masks the logit of BOS if Marian's vocabulary has no such token.
+
+A larger bias would dominate the label-smoothed loss, which averages over all logits, and overflow in float16.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
