@@ -106,13 +106,12 @@ class TranslatorEngine(Engine):
     Args:
         translator: The translator.
         max_tokens: See `Engine`.
-        search: Search options, see `load_engine`; None for the default.
+        search: Search options, see `load_engine`.
     """
 
     def __init__(self, translator, max_tokens, **search):
-        self._translator, self.max_tokens = translator, max_tokens
-        self._search = {name: value for name, value in search.items() if value is not None}
-        self.max_nbest = SearchOptions(**self._search).complete(translator.hparams, translator.constraint).beam_size
+        self._translator, self.max_tokens, self._search = translator, max_tokens, search
+        self.max_nbest = SearchOptions(**search).complete(translator.hparams, translator.constraint).beam_size
         self.trees = translator.tokenizer.constraint is not None
         self.languages = translator.tokenizer.languages
         self.placeholders = len(translator.tokenizer.placeholders)
@@ -237,17 +236,17 @@ def load_engine(path, *, checkpoint=None, precision=None, jit_compile=False, ens
     Raises:
         UserError: The directory is neither a run nor an export, it is damaged, or an argument does not apply to it.
     """
-    path, search = Path(path), {"beam_size": None, "alpha": None, "extra_length": None, **search}
+    path, search = Path(path), {name: value for name, value in search.items() if value is not None}
     if not (path / DESCRIPTION).is_file():
         return RunEngine([path, *ensemble], checkpoint, precision or "float32", jit_compile, engine, **search)
     about = read_json(path / DESCRIPTION, f"{path} is not an export", format=str)
     given = {
-        "checkpoint": checkpoint, "precision": precision, "jit_compile": jit_compile, "ensemble": ensemble,
-        "engine": engine != "auto", **{name: search.get(name) for name in REPETITION},
+        "checkpoint": checkpoint, "precision": precision, "jit_compile": jit_compile is True, "ensemble": ensemble,
+        "engine": engine != "auto",
     }  # fmt: skip
-    if about["format"] == "saved_model":
-        given |= search
-    if wrong := [name for name, value in given.items() if value]:
+    wrong = [name for name, value in given.items() if value]
+    wrong += search if about["format"] == "saved_model" else SearchOptions(**search).against_repetition
+    if wrong:
         raise UserError(
             f"--{wrong[0]} needs a run, but {path} is an export, in which this setting is fixed. Omit the flag."
         )

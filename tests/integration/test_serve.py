@@ -37,6 +37,11 @@ def same(found, wanted):
         np.testing.assert_allclose([score for _, score in several], [score for _, score in others], atol=1e-4)
 
 
+def refuse(*arguments):
+    """Replace `application`, so that `serve` stops after it has loaded the model."""
+    raise UserError(f"the language is {arguments[-1]}")
+
+
 @pytest.fixture
 def started(home):
     """Return a function that starts `serve` in a new process and returns (process, URL)."""
@@ -94,10 +99,29 @@ def test_serve_loads_saved_model(home, saved):
     with serving(application(engine)) as url:
         same(ask(url, body={"texts": TEXTS, "nbest": 2}).outputs, expected(home, 2))
         assert ask(url, "/model").content["model"] == "reverse-toy"
-    with pytest.raises(UserError, match="--beam_size needs a run"):
-        load_engine(saved, beam_size=3)
-    with pytest.raises(UserError, match="--no_repeat_ngram needs a run"):
-        load_engine(saved, no_repeat_ngram=3)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a SavedModel needs TensorFlow")
+def test_serve_accepts_export_without_other_flags(saved, call, monkeypatch):
+    monkeypatch.setattr("keras_transformer.server.application.application", refuse)
+    call("serve", f"--run={saved}", "--port=0").refused("the language is None")
+
+
+@pytest.mark.parametrize(
+    "format, name, value",
+    [
+        ("saved_model", "beam_size", 3),
+        ("saved_model", "alpha", 0.0),
+        ("saved_model", "extra_length", 0),
+        ("saved_model", "no_repeat_ngram", 3),
+        ("ctranslate2", "repetition_penalty", 2.0),
+        ("ctranslate2", "jit_compile", True),
+    ],
+)
+def test_load_engine_rejects_fixed_settings(tmp_path, format, name, value):
+    (tmp_path / "export.json").write_text(json.dumps({"format": format}))
+    with pytest.raises(UserError, match=f"--{name} needs a run"):
+        load_engine(tmp_path, **{name: value})
 
 
 def test_serve_applies_repetition_options(home):
@@ -122,10 +146,6 @@ def test_serve_splits_sentences(home, engine):
 
 def test_serve_passes_language_to_application(home, call, monkeypatch):
     pytest.importorskip("sentencex")
-
-    def refuse(*arguments):
-        raise UserError(f"the language is {arguments[-1]}")
-
     monkeypatch.setattr("keras_transformer.server.application.application", refuse)
     call("serve", f"--run={home.run}", "--port=0", "--split_sentences=en").refused("the language is en")
     call("serve", f"--run={home.run}", "--port=0").refused("the language is None")
