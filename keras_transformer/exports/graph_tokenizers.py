@@ -109,11 +109,9 @@ class GraphMarian(GraphTokenizer):
             tensorflow_text.SentencepieceTokenizer(model=model, out_type=tf.string, name=name)
             for name, model in (("source", source_model), ("target", target_model))
         )
-        self._code, self._pieces, self._ids = (
-            language_code,
-            tf.constant(pieces),
-            symbol_table(pieces, range(len(pieces))),
-        )
+        self._code = language_code.replace(r"\s", f"[{SPACES}]")  # in RE2, \s matches only ASCII characters
+        own = range(len(SPECIAL), len(pieces))
+        self._pieces, self._ids = tf.constant(pieces), symbol_table([pieces[i] for i in own], own)
 
     def tokenize(self, texts):
         begins = tf.strings.regex_full_match(texts, f"{self._code}(.|\n)*")

@@ -28,7 +28,8 @@ class MarianTokenizer(Tokenizer):
         if tuple(pieces[: len(SPECIAL)]) != SPECIAL:
             raise ValueError(f"the first pieces must be {', '.join(SPECIAL)}, got {pieces[: len(SPECIAL)]}")
         self._pieces, self._models = list(pieces), (source_model, target_model)
-        self._ids = {piece: index for index, piece in enumerate(self._pieces)}
+        # Texts such as "</s>" must not become special tokens.
+        self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= len(SPECIAL)}
         self._source, self._target = (sentencepiece.SentencePieceProcessor(model_proto=model) for model in self._models)
         self.vocab_size = len(self._pieces)
         self.languages, self.placeholders = tagged_languages(self._pieces), placeholder_ids(self._pieces)

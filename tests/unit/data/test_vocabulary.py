@@ -8,7 +8,8 @@ import sentencepiece
 from helpers.logs import logged_lines
 
 from keras_transformer.config.hparams import load_hparams
-from keras_transformer.data.tokenizers.base import EOS, PAD, UNK
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
+from keras_transformer.data.tokenizers.marian import MarianTokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.vocabulary import (
     VocabularyOptions,
@@ -222,6 +223,14 @@ def test_separate_vocabularies_split_each_side_alone(separate):
     assert tokenizer.decode_outputs(english, tokenizer.encode_targets(german)) == german
     split = separate.store.split("train")
     assert tokenizer.decode([split.source[3]]) + tokenizer.decode([split.target[3]]) == [english[3], german[3]]
+
+
+def test_separate_vocabularies_encode_no_special_tokens():
+    russian = SentencePieceTokenizer.train(["кот сидит на коврике", "две собаки бегут по снегу"], 40)
+    tokenizer = MarianTokenizer.join(russian, russian)  # has no letters for the texts </s>, <pad> and <s>
+    texts = ["кот </s>", "<pad> кот", "<s>"]
+    for ids in (*tokenizer.encode(texts), *tokenizer.encode_targets(texts)):
+        assert UNK in ids and not {PAD, EOS, BOS} & {*ids}
 
 
 def test_separate_vocabularies_follow_the_direction(corpus, separate):

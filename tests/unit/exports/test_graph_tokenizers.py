@@ -38,6 +38,7 @@ AWKWARD = [
     "<2de> The dog", " <2de>The dog",
     "\ud7ff\ue000\uffff\U0010ffff", "-LRB- -LRB-x-RRB- \\/ a\\/b `` '' ``a ⟪(S⟫ <<",
     "\u200b \u00ad a\u200bb", "(S (NN a))", ">>tr<< The dog", " >>tr<<The\ndog", ">>xx<< The dog", ">>tr<<",
+    "\u00a0>>tr<< The dog", "\u3000>>tr<<",
 ]  # fmt: skip
 TEXTS = st.text(
     st.characters(exclude_categories=["Cs"]) | st.sampled_from("aelnt12 ;▁\\«»'’!()-LRB\u00a0\u202f\u0301é`⟪⟫/\u200b")
@@ -71,6 +72,13 @@ def separate():
 
 
 @pytest.fixture(scope="module")
+def russian():
+    """Tokenizer with one vocabulary for each side, neither of which contains Latin letters."""
+    one = SentencePieceTokenizer.train(["кот сидит на коврике", "две собаки бегут по снегу"], 40)
+    return MarianTokenizer.join(one, one)
+
+
+@pytest.fixture(scope="module")
 def symbols():
     return SymbolTokenizer(["a", "b", "日本", "«"])
 
@@ -91,7 +99,8 @@ def marian(tmp_path_factory):
 
 
 @pytest.fixture(
-    scope="module", params=["pieces", "nfkc_pieces", "unigram_bytes", "separate", "symbols", "trees", "marian"]
+    scope="module",
+    params=["pieces", "nfkc_pieces", "unigram_bytes", "separate", "russian", "symbols", "trees", "marian"],
 )
 def tokenizer(request):
     return request.getfixturevalue(request.param)
