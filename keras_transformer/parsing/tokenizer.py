@@ -19,6 +19,7 @@ OPEN, CLOSE = "⟪", "⟫"
 """Delimiters of brackets and tags in the vocabulary: ⟪NN⟫ is a tag, NN a subword. In sentences, << >> replace ⟪ ⟫."""
 
 AROUND = {OPEN: "<<", CLOSE: ">>"}
+BLANK = "▁\ufffd"  # SentencePiece treats these characters as spaces
 ALIKE = {"``": '"', "''": '"'}  # {quotation mark in the Penn Treebank: its form in other treebanks}
 
 
@@ -159,7 +160,7 @@ def _visible(word):
     """Normalize a word to NFKC without spaces, control and format characters, or return "?" if nothing remains."""
     if word.isascii() and word.isprintable():
         return word
-    kept = (c for c in unicodedata.normalize("NFKC", word) if unicodedata.category(c)[0] not in "ZC" and c != "▁")
+    kept = (c for c in unicodedata.normalize("NFKC", word) if unicodedata.category(c)[0] not in "ZC" and c not in BLANK)
     return "".join(kept) or "?"
 
 

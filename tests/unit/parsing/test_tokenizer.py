@@ -124,3 +124,9 @@ def test_tree_outputs_keep_words_before_normalization(tokenizer, sentence):
     tree = f"(S {' '.join(f'(NN {escaped(word)})' for word in words)})"
     assert tokenizer.decode_outputs([sentence], tokenizer.encode_targets([tree])) == [tree]
     assert tree_of(tokenizer.decode_outputs([sentence], [[]])[0]).words() == [escaped(word) for word in words]
+
+
+@pytest.mark.parametrize("word", ["\ufffd", "a\ufffdb", "\ufffdb", "▁", "\u200b"])
+def test_tree_tokenizer_marks_one_start_per_word(tokenizer, word):
+    (ids,) = tokenizer.encode([f"dog {word} dog"])
+    assert tokenizer.word_starts[ids].sum() == 3
