@@ -283,7 +283,7 @@ def _check_fit(index, kept, batch_tokens, max_length):
     if not kept:
         raise UserError(
             f"max_length={max_length} drops all {index.size.sum()} sentence pairs; "
-            f"raise it to at least {longest[0]}, the length of the shortest pair"
+            f"raise max_length to at least {longest[0]} (the length of the shortest pair)"
         )
     worst = longest[kept - 1]
     if worst > batch_tokens:
@@ -292,5 +292,5 @@ def _check_fit(index, kept, batch_tokens, max_length):
         less = "remove that pair from the corpus" if max_length is None else f"lower max_length to {batch_tokens}"
         raise UserError(
             f"batch_tokens={batch_tokens} is too small for pair {row + 1}, which has {worst} tokens on one side; "
-            f"raise it to {worst} or more, or {less}"
+            f"raise batch_tokens to at least {worst}, or {less}"
         )

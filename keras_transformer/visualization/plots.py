@@ -90,7 +90,7 @@ def _drawn_by(path):
 def _missing(characters):
     shown = "".join(sorted(characters)[:10])
     return (
-        f"no installed font can draw {shown!r}. Install a font with these characters (on Debian and Ubuntu, "
-        "fonts-noto-cjk for Chinese, Japanese and Korean, fonts-noto-core for emoji and other scripts), or use "
-        "--format=svg, which leaves the choice of fonts to the viewer."
+        f"no installed font can draw {shown!r}. Use --format=svg, which leaves the choice of fonts to the viewer, or "
+        "install a font with these characters. On Debian and Ubuntu, install fonts-noto-cjk for Chinese, Japanese and "
+        "Korean, or fonts-noto-core for emoji and other scripts."
     )
