@@ -50,7 +50,7 @@ class TranslationProblem(Problem):
     )
     vocab_type: str = setting("bpe", "algorithm that learns the vocabulary", choices=("bpe", "unigram"))
     character_coverage: float | None = setting(
-        None, "share of the text that the characters in the vocabulary cover (none: automatic)", low=0.9, high=1
+        None, "share of the text that the characters in the vocabulary cover (none: automatic)", low=0.98, high=1
     )
     byte_fallback: bool | None = setting(
         None, "whether to encode characters outside the vocabulary as UTF-8 bytes, not as <unk> (none: automatic)"

@@ -201,7 +201,7 @@ def _normalizer(normalization):
 
 def _vocabulary_error(message, vocab_size):
     """Convert an error message from SentencePiece's trainer to a `UserError`."""
-    if largest := re.search(r"<= (\d+)", message):
+    if largest := re.search(r"value <= (\d+)", message):
         return VocabularyTooLarge(vocab_size, largest[1])
     if smallest := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return too_small(vocab_size, smallest[1])

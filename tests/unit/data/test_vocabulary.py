@@ -194,6 +194,7 @@ def test_vocabulary_settings_reject_contradictions(corpus):
         ({"vocab_type": "unigram", "bpe_dropout": 0.1, "num_segmentations": 2}, "which vocab_type=unigram does not"),
         ({"byte_fallback": True, "bpe_dropout": 0.1, "num_segmentations": 2}, "which byte_fallback=true does not use"),
         ({"vocab_type": "word"}, "bpe, unigram"),
+        ({"character_coverage": 0.95}, "character_coverage must be from 0.98 to 1, got 0.95"),
     ):
         with pytest.raises(UserError, match=message):
             parallel(corpus, **parameters)
