@@ -186,19 +186,25 @@ def lock_file(path, wait=False):
     while True:
         with _open(path, "a") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not wait:
                     yield None
                     return
                 logger.info(f"waiting for another process, which has locked {path}")
-                fcntl.flock(file, fcntl.LOCK_EX)
-            except OSError as error:
-                if error.errno not in (errno.ENOLCK, errno.ENOTSUP):  # the file system does not support locks
-                    raise
+                _lock(file, fcntl.LOCK_EX)
             if _is_same_file(file, path):
                 yield file
                 return
+
+
+def _lock(file, operation):
+    """Call `fcntl.flock`. Do nothing if the file system does not support locks."""
+    try:
+        fcntl.flock(file, operation)
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.ENOTSUP):
+            raise
 
 
 def _is_same_file(file, path):
@@ -315,7 +321,7 @@ def _regular_file(path, stream):
 
 
 def append_line(path, text):
-    """Append a line to a file in one write, so that lines from several processes do not mix.
+    """Append a line to a file. A lock keeps lines from several processes apart.
 
     If a crash left the last line incomplete, first write a line break.
 
@@ -324,8 +330,9 @@ def append_line(path, text):
     """
     try:
         with open(path, "ab+") as file:
+            _lock(file, fcntl.LOCK_EX)
             separator = b""
-            if file.tell():
+            if file.seek(0, os.SEEK_END):
                 file.seek(-1, os.SEEK_END)
                 separator = b"" if file.read(1) == b"\n" else b"\n"
             file.write(separator + text.encode() + b"\n")
