@@ -3,6 +3,7 @@
 import collections
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 from keras_transformer.backend.loading import load_keras
@@ -21,7 +22,7 @@ from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.parsing.parseval import F1_OF_ALL
 from keras_transformer.runs.run import Run
 from keras_transformer.tasks.parts import in_directions
-from keras_transformer.utils.files import atomic_open, check_output
+from keras_transformer.utils.files import atomic_open, cannot_write, check_output
 
 RUN_FLAGS = ("checkpoint", "beam_size", "alpha", "extra_length", "no_repeat_ngram", "repetition_penalty",
              "unconstrained", "output_dir", "samples", "compare", "paper_bleu", "directions")  # fmt: skip
@@ -97,6 +98,7 @@ def main(arguments):
     problem = in_directions(run, flags.directions)
     for split in flags.split:
         problem.check_split(split)
+    check_writable(flags.results, flags.output_dir)
     load_keras()
     from keras_transformer.decoding.evaluation import evaluate
     from keras_transformer.decoding.evaluation_records import append_result, summary
@@ -118,6 +120,23 @@ def main(arguments):
             report_text(result, flags.samples, flags.by_length)
     if flags.json:
         report(json.dumps(summaries if summaries[1:] else summaries[0], indent=2, ensure_ascii=False))
+
+
+def check_writable(results, output_dir):
+    """Create the file `results` and the folder `output_dir`, unless they are None.
+
+    Raises:
+        UserError: The file or the folder is not writable.
+    """
+    try:
+        if path := results:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            open(path, "ab+").close()
+        if path := output_dir:
+            Path(path).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise cannot_write(path, error) from None
 
 
 def write_texts(result, folder):

@@ -363,15 +363,18 @@ def test_train_names_blocking_file(home, call, tmp_path, flag):
     assert_only_file(tmp_path)
 
 
-PLACES = ["translate --output={}", "translate --output={}/file/x", "evaluate --results={}/file/x"]
-
-
-@pytest.mark.parametrize("line", PLACES)
-def test_commands_name_unwritable_outputs(home, call, tmp_path, line):
+@pytest.mark.parametrize("flag", ["--output={}", "--output={}/file/x"])
+def test_translate_names_unwritable_output(home, call, tmp_path, flag):
     (tmp_path / "file").write_text("mine")
-    command, flag = line.format(tmp_path).split()
-    more = [f"--input={tmp_path}/file"] if command == "translate" else []
-    call(command, f"--run={home.run}", flag, *more).refused(tmp_path)
+    call("translate", f"--run={home.run}", flag.format(tmp_path), f"--input={tmp_path}/file").refused(tmp_path)
+    assert_only_file(tmp_path)
+
+
+@pytest.mark.parametrize("flag", ["--results", "--output_dir"])
+def test_evaluate_checks_outputs_before_decoding(home, call, tmp_path, monkeypatch, flag):
+    monkeypatch.setattr("keras_transformer.decoding.evaluation.evaluate", None)
+    (tmp_path / "file").write_text("mine")
+    call("evaluate", f"--run={home.run}", f"{flag}={tmp_path}/file/x").refused(f"cannot write {tmp_path}/file/x")
     assert_only_file(tmp_path)
 
 
