@@ -15,8 +15,8 @@ tags:
 
 # {name}
 
-A Transformer ("Attention Is All You Need") that translates {directions}. It was
-trained with `keras_transformer` and has the format of `MarianMTModel`.
+A Transformer ("Attention Is All You Need") that translates {directions}. The
+files have the format of `MarianMTModel`. `keras_transformer` exported them.
 
 ```python
 from transformers import MarianMTModel, MarianTokenizer
@@ -50,8 +50,9 @@ def model_card(run, description):
     problem, manifest, hparams = run.problem, run.manifest(), run.hparams
     parts = [*problem.parts.values()] or [problem]
     corpus = manifest["corpus"]  # empty for models from `convert`
-    validations = lines_by_step(run.metrics())["validation"]
-    scores = [validations[step] for step in description["steps"] if "signatures" in validations.get(step, {})]
+    command, steps = manifest["command"], description["steps"]
+    # An averaged checkpoint has several steps. Training did not validate it.
+    validation = lines_by_step(run.metrics())["validation"].get(steps[0], {}) if len(steps) == 1 else {}
     rows = {
         "problem": problem.name,
         "training pairs": f"{corpus['splits']['train']['pairs']:,}" if corpus else "",
@@ -62,11 +63,14 @@ def model_card(run, description):
         ),
         "parameters": f"{manifest['parameters']['total']:,}",
         "layers, d_model, d_ff, heads": f"{hparams.num_layers}, {hparams.d_model}, {hparams.d_ff}, {hparams.num_heads}",
-        "updates": ", ".join(map(str, description["steps"])),
+        "updates": ", ".join(map(str, steps)),
         "validation scores": ", ".join(
-            f"{name} {row[name]:.2f} (`{signature}`)" for row in scores for name, signature in row["signatures"].items()
+            f"{name} {validation[name]:.2f} (`{signature}`)"
+            for name, signature in validation.get("signatures", {}).items()
         ),
-        "training command": f"`python -m keras_transformer.{' '.join(manifest['command']).replace('.py', '', 1)}`",
+        "training command": (
+            f"`{' '.join(['python -m keras_transformer.train', *command[1:]])}`" if command[0] == "train.py" else ""
+        ),
     }
     *others, last = [f"from `{part.input_language}` to `{part.output_language}`" for part in parts]
     directions = " and ".join(filter(None, (", ".join(others), last)))
@@ -75,8 +79,8 @@ def model_card(run, description):
     listed = ", ".join(f"`{tag}`" for tag in tags)
     return CARD.format(
         directions=directions,
-        languages="\n".join(f"- {language}" for language in languages), name=description["run"],
+        languages="\n".join(f'- "{language}"' for language in languages), name=description["run"],
         tag=f"{tags[0]} " if tags else "",
         tags=f" It must begin with the tag of its target language: {listed}." if tags else "",
-        rows="\n".join(f"| {name} | {value} |" for name, value in rows.items() if value),
+        rows="\n".join("| {} | {} |".format(name, value.replace("|", "\\|")) for name, value in rows.items() if value),
     )  # fmt: skip

@@ -124,7 +124,7 @@ def test_exports_of_tags(run, call, tmp_path):
     pytest.importorskip("safetensors")
     call("export", f"--run={run}", "--format=huggingface", f"--output_dir={tmp_path}/hf").succeeded()
     card = (tmp_path / "hf" / "README.md").read_text()
-    assert "language:\n- en\n- de\n- fr\n" in card
+    assert 'language:\n- "en"\n- "de"\n- "fr"\n' in card
     assert "from `en` to `de`, from `de` to `en` and from `en` to `fr`" in card
     assert 'tokenizer(["<2de> A sentence."]' in card and "target language: `<2de>`, `<2en>`, `<2fr>`." in card
     config = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())

@@ -10,6 +10,7 @@ from helpers.marian import marian_logits
 import keras_transformer as kt
 from keras_transformer.exports import huggingface
 from keras_transformer.exports.huggingface import export_huggingface, marian_config, marian_weights
+from keras_transformer.exports.model_card import model_card
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 
@@ -56,7 +57,28 @@ def test_export_writes_all_files(trained_run, tmp_path):
     weights = load_file(tmp_path / "exported" / "model.safetensors")
     assert weights["model.shared.weight"].shape == (len(vocabulary), run.hparams.d_model)
     card = (tmp_path / "exported" / "README.md").read_text()
-    assert run.problem.name in card and "language:\n- en\n- tr\n" in card
+    assert run.problem.name in card and 'language:\n- "en"\n- "tr"\n' in card
+
+
+def test_model_card_escapes_and_omits_rows(trained_run, monkeypatch):
+    run = Run.open(trained_run)
+    manifest = {**run.manifest(), "command": ["train.py", "--hparams_set=a|b"]}
+    scores = [
+        {"kind": "validation", "step": step, "BLEU": 20.0 + step, "signatures": {"BLEU": "nrefs:1|case:mixed"}}
+        for step in (1, 2)
+    ]
+    monkeypatch.setattr(Run, "manifest", lambda run: manifest)
+    monkeypatch.setattr(Run, "metrics", lambda run: scores)
+    monkeypatch.setattr(type(run.problem), "output_language", "no")  # YAML would read an unquoted "no" as false
+    card = model_card(run, {"run": "run", "steps": [2]})
+    assert '- "no"\n' in card
+    assert "| validation scores | BLEU 22.00 (`nrefs:1\\|case:mixed`) |" in card
+    assert "| training command | `python -m keras_transformer.train --hparams_set=a\\|b` |" in card
+    assert "validation scores" not in model_card(run, {"run": "run", "steps": [1, 2]})
+    for command in ("notebook.py", "convert.py"):
+        manifest["command"] = [command]
+        card = model_card(run, {"run": "run", "steps": [2]})
+        assert "training command" not in card and "trained with" not in card
 
 
 def test_export_rejects_models_unlike_marian(trained_run, tmp_path, monkeypatch):
