@@ -89,13 +89,13 @@ def locate(name, revision=None):
         raise UserError(f"{path} is not a directory. Specify a directory, or the name USER/NAME of a model on the hub.")
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+        from huggingface_hub.errors import HTTPError
     except ImportError:
         raise _missing_package("models on the hub") from None
     try:
         return Path(snapshot_download(str(name), revision=revision, allow_patterns=[*FILES, *OPTIONAL_FILES]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (HTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise UserError(
             f"{name} is not a directory and cannot be downloaded from the Hugging Face Hub: {reason}"
         ) from None
@@ -122,9 +122,7 @@ def read_marian(folder):
     weights = _convert_weights(_read_weights(folder), config, rows, folder)
     if added_bos:
         weights["logits_bias"][BOS] = MASKED_BIAS
-    languages = _read(folder, "tokenizer_config.json", optional=True)
-    names = languages.get("source_lang"), languages.get("target_lang")
-    return PretrainedModel(_hparams(folder, config), tokenizer, weights, names, folder)
+    return PretrainedModel(_hparams(folder, config), tokenizer, weights, _languages(folder), folder)
 
 
 def _check_files(folder):
@@ -160,9 +158,8 @@ def _check_config(folder, config):
             raise UserError(f"{path}: {name} must be an integer of at least 0, got {json.dumps(value)}. {OTHER}")
         if name.endswith("_id") and value >= config["vocab_size"]:
             raise UserError(f"{path}: {name} must be below vocab_size={config['vocab_size']}, got {value}. {OTHER}")
-    if config.get("activation_function") not in ACTIVATIONS:
+    if str(got := config.get("activation_function")) not in ACTIVATIONS:
         known = ", ".join(ACTIVATIONS)
-        got = config.get("activation_function")
         raise UserError(f"{path}: activation_function must be one of {known}, got {got}. {OTHER}")
     for name in ("attention_heads", "ffn_dim"):
         encoder, decoder = (config.get(f"{side}_{name}") for side in ("encoder", "decoder"))
@@ -176,13 +173,14 @@ def _check_config(folder, config):
 
 def _reorder_vocabulary(folder, config, vocabulary):
     """Return the pieces in the order of their new ids, the old id of each piece, and whether BOS was added."""
-    old = [piece for piece, _ in sorted(vocabulary.items(), key=lambda entry: entry[1])]
-    if sorted(vocabulary.values()) != list(range(config["vocab_size"])):
+    ids = vocabulary.values()
+    if any(type(index) is not int for index in ids) or sorted(ids) != list(range(config["vocab_size"])):
         raise UserError(
             f"{folder / 'vocab.json'} has {len(vocabulary)} tokens, but vocab_size={config['vocab_size']} in "
             f"config.json requires exactly one token for each id from 0 to {config['vocab_size'] - 1}. Use both files "
             "of one model."
         )
+    old = sorted(vocabulary, key=vocabulary.get)
     if SPECIAL[UNK] not in vocabulary:
         raise UserError(f"{folder / 'vocab.json'} has no token {SPECIAL[UNK]}. {OTHER}")
     first = [config[name] for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id")]
@@ -253,6 +251,16 @@ def _hparams(folder, config):
         activation_dropout=config.get("activation_dropout", 0.0), max_length=config["max_position_embeddings"],
         beam_size=generation.get("num_beams") or 1, alpha=1.0 if penalty is None else penalty,
     )  # fmt: skip
+
+
+def _languages(folder):
+    """Return the codes of the source and target languages, each None if the model does not specify it."""
+    config = _read(folder, "tokenizer_config.json", optional=True)
+    for name in (names := ("source_lang", "target_lang")):
+        if not isinstance(value := config.get(name, ""), str | None):
+            path = folder / "tokenizer_config.json"
+            raise UserError(f"{path}: {name} must be a string, got {json.dumps(value)}. {OTHER}")
+    return tuple(map(config.get, names))
 
 
 def _missing_package(what):

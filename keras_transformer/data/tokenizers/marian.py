@@ -25,6 +25,8 @@ class MarianTokenizer(Tokenizer):
     def __init__(self, pieces, source_model, target_model):
         import sentencepiece
 
+        if not (source_model and target_model):  # SentencePiece would treat empty bytes as a missing argument
+            raise RuntimeError("the model file is empty")
         if tuple(pieces[: len(SPECIAL)]) != SPECIAL:
             raise ValueError(f"the first pieces must be {', '.join(SPECIAL)}, got {pieces[: len(SPECIAL)]}")
         self._pieces, self._models = list(pieces), (source_model, target_model)

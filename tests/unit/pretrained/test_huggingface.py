@@ -109,6 +109,7 @@ def test_export_restores_the_weights(marian, tmp_path):
         ({"model_type": "m2m_100"}, "model_type must be marian, got m2m_100"),
         ({"activation_function": "tanh"}, "activation_function must be one of swish, silu, relu, gelu, got tanh"),
         ({"normalize_before": True}, "normalize_before must be false, got true"),
+        ({"activation_function": ["relu"]}, r"activation_function must be one of .*, got \['relu'\]"),
         ({"decoder_ffn_dim": 16}, "encoder_ffn_dim and decoder_ffn_dim must be equal, got 12 and 16"),
         ({"decoder_layers": None}, "decoder_layers must be an integer of at least 0, got null"),
         ({"d_model": "x"}, 'd_model must be an integer of at least 0, got "x"'),
@@ -133,6 +134,9 @@ def test_read_marian_names_missing_and_damaged_files(marian, tmp_path):
     (tmp_path / "source.spm").write_bytes(b"no model")
     with pytest.raises(UserError, match="not a SentencePiece model"):
         read_marian(tmp_path)
+    (tmp_path / "source.spm").write_bytes(b"")
+    with pytest.raises(UserError, match="not a SentencePiece model"):
+        read_marian(tmp_path)
     (tmp_path / "source.spm").unlink()
     with pytest.raises(UserError, match="has no source.spm"):
         read_marian(tmp_path)
@@ -151,6 +155,23 @@ def test_read_marian_names_missing_and_damaged_files(marian, tmp_path):
         read_marian(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("vocab.json", '{"a": "x", "b": 1}', "exactly one token for each id"),
+        ("vocab.json", '{"a": null, "<unk>": [1]}', "exactly one token for each id"),
+        ("tokenizer_config.json", '{"source_lang": 5}', "source_lang must be a string, got 5"),
+        ("tokenizer_config.json", '{"target_lang": ["tr"]}', r'target_lang must be a string, got \["tr"\]'),
+    ],
+)
+def test_read_marian_rejects_values_of_wrong_types(marian, tmp_path, name, content, words):
+    for path in marian.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=words):
+        read_marian(tmp_path)
+
+
 def test_read_marian_accepts_generation_settings_without_values(marian, tmp_path):
     for path in marian.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -165,6 +186,18 @@ def test_locate_names_what_is_missing(tmp_path, monkeypatch):
         locate(tmp_path / "nothing")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(UserError, match=r"pip install 'keras-transformer-toolkit\[huggingface\]'"):
+        locate("user/model")
+
+
+@pytest.mark.parametrize("message, reason", [("peer closed\nlater", "peer closed$"), ("", "HTTPError")])
+def test_locate_names_a_dropped_connection(monkeypatch, message, reason):
+    hub = pytest.importorskip("huggingface_hub")
+
+    def drop(*arguments, **options):
+        raise hub.errors.HTTPError(message)
+
+    monkeypatch.setattr(hub, "snapshot_download", drop)
+    with pytest.raises(UserError, match=f"cannot be downloaded from the Hugging Face Hub: {reason}"):
         locate("user/model")
 
 
