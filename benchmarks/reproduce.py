@@ -14,6 +14,7 @@ on which another process is working. The environment variable KERAS_BACKEND sele
 selects the precision of training.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -248,8 +249,11 @@ def main(arguments):
 
 def open_evaluations(planned, path):
     """Return the evaluations of a run that have no row in the file `path`."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    rows = list(filter(planned.matches, map(json.loads, lines)))
+    rows = []
+    for line in path.read_bytes().split(b"\n") if path.is_file() else []:
+        with contextlib.suppress(ValueError):  # the line is blank or truncated
+            rows.append(json.loads(line))
+    rows = list(filter(planned.matches, rows))
     return [evaluation for evaluation in planned.planned_evaluations() if not any(map(evaluation.matches, rows))]
 
 

@@ -5,6 +5,7 @@ import json
 import shlex
 import statistics
 import string
+import sys
 from pathlib import Path
 
 from keras_transformer.config import registry
@@ -18,9 +19,17 @@ def rows_of(name):
 
     "overrides" holds the fields that differ from the current preset. If the hparams of a run equal those of another
     preset, the row names that preset instead.
+
+    Raises:
+        SystemExit: A line is not valid JSON.
     """
-    rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
-    for row in rows:
+    path, rows = RESULTS / f"{name}.jsonl", []
+    for number, text in enumerate(path.read_bytes().removesuffix(b"\n").split(b"\n"), start=1):
+        try:
+            row = json.loads(text)
+        except ValueError:
+            sys.exit(f"{path}:{number}: the row is not valid JSON. Complete or remove it.")
+        rows.append(row)
         if "overrides" in row:
             row["overrides"] = changed_fields(row["preset"], row["hparams"])
             if changes_of(row):

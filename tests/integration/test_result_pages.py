@@ -85,3 +85,26 @@ def test_result_rows_have_current_hparams_only():
     trained = [row["hparams"] for row in rows if isinstance(row.get("hparams"), dict)]
     assert trained
     assert all(hparams.keys() <= today for hparams in trained)  # reproduce.py compares these fields with the preset
+
+
+def test_reproduce_skips_incomplete_rows(tmp_path):
+    from reproduce import EXPERIMENTS, open_evaluations
+
+    row = json.loads((ROOT / "docs" / "results" / "table3.jsonl").read_text(encoding="utf-8").split("\n")[0])
+    row, path = json.dumps({**row, "machine": "a\u2028b"}, ensure_ascii=False), tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"machine": "\xe2\x80' + f"\n{row}\n".encode())  # the first row ends within a character
+    planned = [evaluation for one in EXPERIMENTS["table3"] for evaluation in one.planned_evaluations()]
+    missing = [evaluation for one in EXPERIMENTS["table3"] for evaluation in open_evaluations(one, path)]
+    assert len(missing) == len(planned) - 1
+
+
+def test_result_pages_name_incomplete_row(monkeypatch, tmp_path):
+    from pages import tables
+
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"host": "a\u2028b"}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert tables.rows_of("rows") == [{"host": "a\u2028b"}]
+    path.write_text("{}\n{\n{}\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"rows\.jsonl:2: "):
+        tables.rows_of("rows")
