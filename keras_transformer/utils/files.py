@@ -259,7 +259,7 @@ def _open(path, mode):
 
 
 def _check_directory(path):
-    """Return the path of a directory to write, and create its parent.
+    """Return the path of a directory to write, with a symbolic link resolved, and create its parent.
 
     Raises:
         UserError: The path is a file, or the parent cannot be created.
@@ -267,6 +267,7 @@ def _check_directory(path):
     path = Path(path)
     if path.exists() and not path.is_dir():
         raise UserError(f"cannot write {path}: it is not a directory; choose another path, or remove the file")
+    path = path.resolve() if path.is_symlink() else path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
