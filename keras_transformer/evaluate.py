@@ -52,7 +52,7 @@ def main(arguments):
     parser.add_argument("--by_length", action="store_true", help="print a table of results by sentence length")
     parser.add_argument(
         "--compare", type=user_path, metavar="FILE",
-        help="another system's outputs for the split, plain or .gz, to compare by paired bootstrap",
+        help="another system's outputs for the split, plain or compressed, to compare by paired bootstrap",
     )  # fmt: skip
     parser.add_argument(
         "--paper_bleu", action="store_true",

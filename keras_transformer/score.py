@@ -59,7 +59,7 @@ def _parse(arguments):
     )
     add_run_flags(parser, ensemble=True)
     parser.add_argument(
-        "--source", type=user_path, required=True, help="file of source lines, plain or .gz, or - for stdin"
+        "--source", type=user_path, required=True, help="file of source lines, plain or compressed, or - for stdin"
     )
     parser.add_argument(
         "--target", type=user_path, required=True, help="file of translations, or of trees for a parser, one per line"

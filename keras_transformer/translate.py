@@ -100,7 +100,7 @@ def _parse(arguments):
     )
     add_run_flags(parser, ensemble=True)
     parser.add_argument(
-        "--input", type=user_path, default="-", help="file of source lines, plain or .gz (default stdin)"
+        "--input", type=user_path, default="-", help="file of source lines, plain or compressed (default stdin)"
     )
     parser.add_argument("--output", type=user_path, default="-", help="file for the translations (default stdout)")
     parser.add_argument(

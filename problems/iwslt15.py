@@ -15,7 +15,7 @@ import dataclasses
 from typing import ClassVar
 
 from keras_transformer.config.registry import register_problem
-from keras_transformer.data.corpus import PlainFiles
+from keras_transformer.data.corpus_files import PlainFiles
 from keras_transformer.tasks.problem import require
 from keras_transformer.tasks.translation import CorpusProblem
 

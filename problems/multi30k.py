@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from keras_transformer.config.registry import register_problem
-from keras_transformer.data.corpus import download, existing_file, read_pairs, remedy
+from keras_transformer.data.corpus import read_pairs
+from keras_transformer.data.corpus_files import download, existing_file, remedy
 from keras_transformer.tasks.problem import setting
 from keras_transformer.tasks.translation import NORMALIZATION, TranslationProblem
 from keras_transformer.utils.errors import UserError

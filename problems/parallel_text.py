@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from keras_transformer.config.registry import register_problem
 from keras_transformer.data.compression import without_suffix
-from keras_transformer.data.corpus import existing_file
+from keras_transformer.data.corpus_files import existing_file
 from keras_transformer.data.filters import TaggedPairFilter
 from keras_transformer.data.language_tags import SEVERAL, language_tag
 from keras_transformer.data.pair_sources import files_in, find_source, hash_text, parse_sources, repeat_pairs

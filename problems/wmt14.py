@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from keras_transformer.config.registry import register_problem
-from keras_transformer.data.corpus import PlainFiles
+from keras_transformer.data.corpus_files import PlainFiles
 from keras_transformer.data.tfds_corpus import TfdsCorpus
 from keras_transformer.data.tokenizers.base import no_byte_pairs
 from keras_transformer.tasks.problem import setting

@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_transformer.data.corpus import existing_file, read_pairs, remedy
+from keras_transformer.data.corpus import read_pairs
+from keras_transformer.data.corpus_files import existing_file, existing_files, remedy
 from keras_transformer.data.huggingface_dataset import PREFIX, HuggingFaceDataset
 from keras_transformer.data.pair_files import READERS, is_pair_file, read_pair_file
 from keras_transformer.utils.errors import UserError
@@ -80,7 +81,7 @@ def find_source(folder, name, languages, required=False, by_settings=True):
     if found and not any(sides):
         return PairSource((found[0],), languages)
     if required or any(sides) or any(remedy(folder, f"{name}.{language}") for language in languages):
-        return PairSource(_both(folder, name, languages, sides, by_settings), languages)
+        return PairSource(_both(folder, name, languages, by_settings), languages)
     return None
 
 
@@ -110,8 +111,7 @@ def parse_sources(text, folder, languages, split="train", by_settings=True):
                 raise UserError(f"{path} does not exist")
             sources.append(PairSource((path,), languages, number))
         else:
-            sides = [existing_file(path.parent, f"{path.name}.{language}") for language in languages]
-            sources.append(PairSource(_both(path.parent, path.name, languages, sides, by_settings), languages, number))
+            sources.append(PairSource(_both(path.parent, path.name, languages, by_settings), languages, number))
     if not sources:
         raise UserError(f"a list of files must contain at least one file, got {text!r}")
     return sources
@@ -137,16 +137,12 @@ def hash_text(text):
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
 
 
-def _both(folder, name, languages, sides, by_settings=True):
+def _both(folder, name, languages, by_settings):
     """Return the two files of a source. Raise a `UserError` if one of them is missing."""
-    for path, language in zip(sides, languages):
-        if path is None:
-            otherwise = f"; {files_in(folder)}"
-            if by_settings:
-                otherwise += ". Set the languages with --set problem.source=SRC --set problem.target=TGT"
-            hint = remedy(folder, f"{name}.{language}", otherwise)
-            raise UserError(f"{folder}/{name}.{language} does not exist{hint}")
-    return tuple(sides)
+    otherwise = f"; {files_in(folder)}"
+    if by_settings:
+        otherwise += ". Set the languages with --set problem.source=SRC --set problem.target=TGT"
+    return tuple(existing_files(folder, [f"{name}.{language}" for language in languages], otherwise))
 
 
 def files_in(folder):

@@ -116,7 +116,7 @@ def evaluate(
         checkpoint: "best", "last", "averaged", "ema" or a step.
         split: Name of the split.
         options: `SearchOptions`.
-        compare_with: File with another system's outputs for the split, one per line, plain or `.gz`.
+        compare_with: File with another system's outputs for the split, one per line, plain or compressed.
         with_paper_bleu: Whether to also compute BLEU as in the paper.
         engine: "keras", "ctranslate2" or "auto" (see `choose_engine`).
         directions: Directions of a multilingual problem to evaluate, such as "de-fr" (default: the run's directions).

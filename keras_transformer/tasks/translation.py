@@ -153,19 +153,14 @@ class TranslationProblem(Problem):
 
     def _extra_files(self):
         """Return the source file and the target file of `extra_train`, or an empty list."""
-        from keras_transformer.data.corpus import existing_file, remedy
+        from keras_transformer.data.corpus_files import existing_files
 
         if self.extra_train is None:
             return []
-        names = [Path(f"{self.extra_train}.{language}") for language in (self.source, self.target)]
-        found = [existing_file(path.parent, path.name) for path in names]
-        for path in (name for name, file in zip(names, found) if file is None):
-            otherwise = (
-                f"; problem.extra_train must be the common prefix of two files, {names[0].name} and {names[1].name}"
-            )
-            hint = remedy(path.parent, path.name, otherwise)
-            raise UserError(f"{self.name}: {path} does not exist{hint}")
-        return found
+        prefix = Path(self.extra_train)
+        names = [f"{prefix.name}.{language}" for language in (self.source, self.target)]
+        otherwise = f"; problem.extra_train must be the common prefix of two files, {names[0]} and {names[1]}"
+        return existing_files(prefix.parent, names, otherwise)
 
     def further_pairs(self) -> Iterable[tuple[str, str]]:
         from keras_transformer.data.corpus import read_pairs

@@ -1,18 +1,14 @@
-"""Tests of corpus files: line ends, errors about damaged files, and downloads with a checksum."""
+"""Tests of reading corpus files: line ends and errors about damaged files."""
 
 import gzip
-import hashlib
-import http.server
 import io
-import threading
 
 import pytest
 from helpers.errors import complaint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_transformer.data.corpus import download, existing_file, read_lines, read_pairs
-from keras_transformer.utils.errors import UserError
+from keras_transformer.data.corpus import read_lines, read_pairs
 
 ENDINGS = ["txt", "txt.gz"]
 
@@ -105,72 +101,3 @@ def test_read_pairs_counts_lines_of_stdin(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"1\n2\n")))
     expected = f"stdin and {tmp_path}/target must have the same number of lines, got 2 and 3;"
     assert complaint(read_pairs, "-", tmp_path / "target").startswith(expected)
-
-
-def test_corpus_file_may_be_gzip(tmp_path):
-    assert existing_file(tmp_path, "train.en") is None
-    path = write(tmp_path / "train.en.gz", b"one\n")
-    assert existing_file(tmp_path, "train.en") == path
-    plain = write(tmp_path / "train.en", b"one\n")
-    assert existing_file(tmp_path, "train.en") == plain
-
-
-CONTENT = b"a corpus\n" * 1000
-CHECKSUM = hashlib.sha256(CONTENT).hexdigest()
-
-
-@pytest.fixture(autouse=True)
-def without_proxy(monkeypatch):
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-
-
-@pytest.fixture(scope="module")
-def server():
-    """Address of a local web server. It serves /corpus, truncates /cut, and answers other paths with 404."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200 if self.path in ("/corpus", "/cut") else 404)
-            self.send_header("Content-Length", str(len(CONTENT)))
-            self.end_headers()
-            self.wfile.write(CONTENT if self.path == "/corpus" else CONTENT[:100])
-
-        def log_message(self, *arguments):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-def test_download_with_right_checksum_is_kept(tmp_path, server):
-    path = tmp_path / "downloads" / "corpus"
-    download(f"{server}/corpus", path, CHECKSUM)
-    assert path.read_bytes() == CONTENT
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_download_skips_existing_file(tmp_path):
-    path = write(tmp_path / "corpus", b"already here")
-    download("http://127.0.0.1:9/unreachable", path, CHECKSUM)
-    assert path.read_bytes() == b"already here"
-
-
-@pytest.mark.parametrize(
-    ("page", "checksum", "reason"),
-    [("corpus", "0" * 64, f"got {CHECKSUM}"), ("cut", CHECKSUM, "SHA-256"), ("missing", CHECKSUM, "Not Found")],
-)
-def test_bad_download_is_rejected_and_removed(tmp_path, server, page, checksum, reason):
-    with pytest.raises(UserError, match=reason) as caught:
-        download(f"{server}/{page}", tmp_path / "corpus", checksum)
-    assert f"{server}/{page}" in str(caught.value)
-    assert not list(tmp_path.iterdir())
-
-
-def test_download_reports_unreachable_server(tmp_path):
-    with pytest.raises(UserError, match="cannot download .* download it on another computer"):
-        download("http://127.0.0.1:9/corpus", tmp_path / "corpus", CHECKSUM)
-    assert not list(tmp_path.iterdir())
