@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import heapq
-import itertools
 import logging
 import re
 from pathlib import Path
@@ -82,20 +81,17 @@ class ParallelText(TranslationProblem):
         return [path for split in self.splits for source in self.sources(split) for path in source.paths]
 
     def pairs(self, split):
-        if split != "train" and (sources := self.sources(split)):
-            return itertools.chain.from_iterable(source.pairs() for source in sources)
-        if self._has("validation"):
-            return self._train_pairs()
-        if split == "train":
-            return self._part(self._train_pairs(), held_out=False)
-        return self._part(self._train_pairs(weighted=False), held_out=True)
+        if split == "validation" and not self._has("validation"):
+            return self._part(self._read("train", weighted=False), held_out=True)
+        pairs = self._read(split)
+        return self._part(pairs, held_out=False) if split == "train" and not self._has("validation") else pairs
 
     def further_pairs(self):
         pairs = super().further_pairs()
         return pairs if self._has("validation") else self._part(pairs, held_out=False)
 
-    def _train_pairs(self, weighted=True):
-        for source in self.sources("train"):
+    def _read(self, split, weighted=True):
+        for source in self.sources(split):
             yield from (source if weighted else dataclasses.replace(source, weight=1.0)).pairs()
 
     def _part(self, pairs, held_out):
@@ -109,9 +105,9 @@ class ParallelText(TranslationProblem):
     @functools.cached_property
     def threshold(self):
         """Limit for hashes. Pairs with a lower hash are held out for validation."""
-        count = sum(1 for _ in self._train_pairs(weighted=False))
+        count = sum(1 for _ in self._read("train", weighted=False))
         held_out = min(HELD_OUT_PAIRS, int(count * HELD_OUT_SHARE))
-        hashes = (hash_text(self._key(pair)) for pair in self._train_pairs(weighted=False))
+        hashes = (hash_text(self._key(pair)) for pair in self._read("train", weighted=False))
         lowest = heapq.nsmallest(held_out + 1, hashes)
         require(
             lowest[0] < lowest[-1],

@@ -277,6 +277,11 @@ def test_parallel_text_too_small_to_hold_out(tmp_path, pairs):
     assert "add validation.en and validation.de" in complaint(parallel(tmp_path).examples, "validation")
 
 
+def test_parallel_text_has_no_pairs_without_files(tmp_path):
+    write_text(tmp_path, "train", pairs_of(30))
+    assert list(parallel(tmp_path).pairs("test")) == []
+
+
 def stored(problem, split="train"):
     """Prepare the problem and return the pairs of text in a split of the prepared corpus."""
     pairs = problem.prepare().store.split(split)
