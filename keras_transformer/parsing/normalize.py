@@ -11,17 +11,19 @@ _EMPTY = re.compile(r"0|\*.*", re.DOTALL)  # empty elements in IcePaHC, such as 
 _INDEX = re.compile(r"[-=]\d+$")
 
 
-def without_leaves(tree, unwanted):
-    """Remove leaves for which the function `unwanted` returns true, and constituents that become empty."""
+def without(tree, unwanted):
+    """Remove parts for which the function `unwanted` returns true, and constituents that become empty."""
+    if unwanted(tree):
+        return None
     if tree.word is not None:
-        return None if unwanted(tree) else tree
-    children = tuple(kept for child in tree.children if (kept := without_leaves(child, unwanted)))
+        return tree
+    children = tuple(kept for child in tree.children if (kept := without(child, unwanted)))
     return Tree(tree.label, children) if children else None
 
 
 def without_traces(tree):
     """Remove traces, which are leaves with the tag -NONE-, and constituents that become empty."""
-    return without_leaves(tree, lambda leaf: leaf.label == "-NONE-")
+    return without(tree, lambda part: part.word is not None and part.label == "-NONE-")
 
 
 def without_outer(tree):
@@ -61,18 +63,11 @@ def without_lemmas(tree):
 
 def without_empty_icelandic(tree):
     """Remove traces, empty elements and the annotations ID, CODE and META from an IcePaHC tree."""
-    tree = without_labels(tree, ("ID", "CODE", "META"))
-    return tree and without_leaves(tree, lambda leaf: _EMPTY.fullmatch(leaf.word))
 
+    def unwanted(part):
+        return part.label in ("ID", "CODE", "META") or part.word is not None and _EMPTY.fullmatch(part.word)
 
-def without_labels(tree, labels):
-    """Remove constituents and leaves with one of the labels, and constituents that become empty."""
-    if tree.label in labels:
-        return None
-    if tree.word is not None:
-        return tree
-    children = tuple(kept for child in tree.children if (kept := without_labels(child, labels)))
-    return Tree(tree.label, children) if children else None
+    return without(tree, unwanted)
 
 
 def with_escapes(tree):
