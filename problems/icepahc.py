@@ -3,8 +3,6 @@
 The license is CC BY 4.0 (github.com/antonkarl/icecorpus).
 """
 
-import functools
-
 from keras_transformer.config.registry import register_problem
 from keras_transformer.parsing.problem import TreebankProblem
 
@@ -15,11 +13,10 @@ class ParsingIcePaHC(TreebankProblem):
 
     folder = "the folder of IcePaHC's .psd files"
 
-    @functools.cached_property
-    def files(self):
+    def corpus_files(self):
         from keras_transformer.parsing.treebanks import icepahc_files
 
-        return {"all": icepahc_files(self.raw_dir)}
+        return icepahc_files(self.raw_dir)
 
     @staticmethod
     def normalized(tree):
@@ -30,6 +27,6 @@ class ParsingIcePaHC(TreebankProblem):
     def trees(self, split):
         from keras_transformer.parsing.treebanks import part_of_text, read_treebank
 
-        for path in self.files["all"]:
+        for path in self.corpus_files():
             trees = [tree for tree in map(self.normalized, read_treebank([path])) if tree]
             yield from part_of_text(trees, split)

@@ -84,10 +84,8 @@ class Parseval:
     sentences: tuple
     parameters: Parameters
 
-    def totals(self, cutoff=None):
-        """Return the `Parseval` of sentences with at most `cutoff` words (default: all sentences)."""
-        if cutoff is None:
-            return self
+    def up_to(self, cutoff):
+        """Return the `Parseval` of sentences with at most `cutoff` words."""
         return Parseval(tuple(one for one in self.sentences if one.length <= cutoff), self.parameters)
 
     def total(self, name):
@@ -157,22 +155,18 @@ class Parseval:
         """Percentage of words with the correct tag."""
         return percent(self.total("correct_tags"), self.total("words"))
 
-    def rows(self):
-        """Return the rows of EVALB's table, one per sentence."""
-        return [str(sentence) for sentence in self.sentences]
-
     def table(self):
         """Return the output of EVALB: the table, its total row and the two summaries.
 
         The total in the column Cross is the sum over the rows. Older versions of EVALB print the number of sentences
         without crossing brackets instead.
         """
-        return "\n".join([*_HEADER, _RULE, *self.rows(), _RULE, self._total_row(), self.summary()])
+        return "\n".join([*_HEADER, _RULE, *map(str, self.sentences), _RULE, self._total_row(), self.summary()])
 
     def summary(self):
         """Return the two summaries: scores of all sentences, and of sentences up to the cutoff length."""
         cutoff = self.parameters.cutoff_length
-        short = [f"-- len<={cutoff} --", *self.totals(cutoff)._lines()]
+        short = [f"-- len<={cutoff} --", *self.up_to(cutoff)._lines()]
         return "\n".join(["=== Summary ===", "", "-- All --", *self._lines(), "", *short]) + "\n"
 
     def by_length(self):
@@ -271,11 +265,6 @@ def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name
     pairs = enumerate(zip(golds[:end], tests[:end]), start=1)
     scores = (score_sentence(gold, test, parameters, number, gold_name) for number, (gold, test) in pairs)
     return Parseval(tuple(scores), parameters)
-
-
-def parse_scores(hypotheses, references):
-    """Return `Parseval.scores` of parses, given as lists of bracketed trees."""
-    return parseval(references, hypotheses).scores()
 
 
 def f1_of_counts(matched, gold, test):

@@ -59,9 +59,9 @@ class ParsingProblem(Problem):
         return TreeTokenizer.train(sample_texts(sentences()), symbols, self.vocab_size)
 
     def score(self, hypotheses, references):
-        from keras_transformer.parsing.parseval import parse_scores
+        from keras_transformer.parsing.parseval import parseval
 
-        return parse_scores(hypotheses, references)
+        return parseval(references, hypotheses).scores()
 
     def all_scores(self, hypotheses, references):
         from keras_transformer.metrics.bleu import Score, exact_match

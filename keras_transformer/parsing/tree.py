@@ -78,12 +78,6 @@ def read_trees(lines, name="the text"):
     Raises:
         UserError: Brackets are unbalanced, empty or nested too deeply, or a word has no tag.
     """
-    for _, tree in numbered_trees(lines, name):
-        yield tree
-
-
-def numbered_trees(lines, name="the text"):
-    """Yield pairs (number of the line where the tree begins, `Tree`). See `read_trees`."""
     stack, began = [], 0  # the stack contains the label and the contents of each open bracket
     for number, line in enumerate(lines, start=1):
         place = f"{name}:{number}"
@@ -109,7 +103,7 @@ def numbered_trees(lines, name="the text"):
                 if stack:
                     stack[-1][1].append(tree)
                 else:
-                    yield began, tree
+                    yield tree
     if stack:
         raise UserError(f"{name}:{began}: the tree that begins here is not closed: {len(stack)} missing ')'")
 

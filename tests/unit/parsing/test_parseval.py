@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
-from keras_transformer.parsing.parseval import parse_scores, parseval
+from keras_transformer.parsing.parseval import parseval
 from keras_transformer.parsing.sentence_score import score_sentence
 from keras_transformer.utils.errors import UserError
 
@@ -38,7 +38,7 @@ def sample(test_data):
 
 def test_sample_table_matches_evalb(sample):
     result, expected = sample
-    assert result.rows() == expected[3:27] and len(result.rows()) == 24
+    assert list(map(str, result.sentences)) == expected[3:27] and len(result.sentences) == 24
     lines = result.table().splitlines()
     # The version of EVALB that wrote the sample's output did not print the F-measure.
     assert [line for line in lines if "FMeasure" in line] == [
@@ -58,8 +58,8 @@ def test_sample_figures(sample):
     assert (result.valid, result.errors, result.skipped) == (17, 5, 2)
     assert (result.total("matched"), result.total("gold"), result.total("test")) == (86, 98, 95)
     assert result.f1 == pytest.approx(2 * 86 / (98 + 95) * 100)
-    short = result.totals(40)
-    assert (len(short.sentences), short.valid, result.totals(43).valid, result.totals(44).valid) == (23, 16, 16, 17)
+    short = result.up_to(40)
+    assert (len(short.sentences), short.valid, result.up_to(43).valid, result.up_to(44).valid) == (23, 16, 16, 17)
     assert (short.recall, short.precision) == (pytest.approx(100 * 52 / 64), pytest.approx(100 * 52 / 61))
     messages = {sentence.number: sentence.message for sentence in result.sentences if sentence.status == 1}
     assert messages == {
@@ -258,7 +258,7 @@ def test_malformed_line_is_error_in_parse_rejected_in_gold(line):
     result = parseval(["(S (N a))", "(S (N a))"], [line, "(S (N a))"])
     assert [sentence.status for sentence in result.sentences] == [1, 0] and result.f1 == 100
     assert result.sentences[0].message == MALFORMED[line]
-    assert result.rows()[0] == "   1    1    1    0.00   0.00     0      0    0      0      1     0     0.00"
+    assert str(result.sentences[0]) == "   1    1    1    0.00   0.00     0      0    0      0      1     0     0.00"
     with pytest.raises(UserError) as error:
         parseval(["(S (N a))", line], ["(S (N a))", "(S (N a))"], gold_name="test.gold")
     assert str(error.value) == f"test.gold:2: {MALFORMED[line]}"
@@ -300,8 +300,8 @@ def test_crossings_average_over_valid_sentences():
     assert result.two_or_less_crossing == pytest.approx(200 / 3) and result.complete_match == pytest.approx(100 / 3)
 
 
-def test_parse_scores_report_error_sentences():
-    errors, evalb, f1 = parse_scores(["", "(S (N b))", "(S (X (N a)))"], ["(S (N a))"] * 3)
+def test_scores_report_error_sentences():
+    errors, evalb, f1 = parseval(["(S (N a))"] * 3, ["", "(S (N b))", "(S (X (N a)))"]).scores()
     assert (evalb.name, evalb.value) == ("F1", pytest.approx(2 / 3 * 100))
     assert evalb.signature == "EVALB's rules, COLLINS.prm, labelled; 1 of 3 sentences (1 errors, 1 skipped)"
     assert str(errors) == "error sentences = 1"
