@@ -11,7 +11,7 @@ from keras_transformer.utils.errors import UserError
 
 CHUNK = 4096
 """Size of a chunk in bytes. Reading a short sentence verifies its whole chunk, so larger chunks would be slower."""
-READ = 1 << 20
+BLOCK = 1 << 20
 SUFFIX = ".crc"
 
 
@@ -64,9 +64,10 @@ def allocate_column(path, dtype, size):
     Raises:
         OSError: The disk is full.
     """
+    total = size * np.dtype(dtype).itemsize
     with open(path, "wb") as file:
-        if size:
-            os.posix_fallocate(file.fileno(), 0, size * np.dtype(dtype).itemsize)
+        for first in range(0, total, BLOCK):
+            file.write(bytes(min(BLOCK, total - first)))
     return np.memmap(path, dtype, mode="r+") if size else np.empty(0, dtype)
 
 
@@ -74,7 +75,7 @@ def add_checksums(path, dtype):
     """Write the checksums of a column to `PATH.crc`. Return {name: manifest entry} for `PATH` and `PATH.crc`."""
     checksums, digest = [], hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(READ):
+        while block := file.read(BLOCK):
             digest.update(block)
             checksums += [zlib.crc32(block[first : first + CHUNK]) for first in range(0, len(block), CHUNK)]
         size = file.tell()

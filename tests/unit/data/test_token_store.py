@@ -17,7 +17,7 @@ import keras_transformer as kt
 from keras_transformer.config.hparams import HParams
 from keras_transformer.data import token_store
 from keras_transformer.data.batch_plan import BatchPlan
-from keras_transformer.data.columns import CHUNK
+from keras_transformer.data.columns import BLOCK, CHUNK, allocate_column
 from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
@@ -156,6 +156,16 @@ def test_store_verify_reads_all_checksums(large):
     flip_bit(large.path / "train.target.offsets", 99)
     TokenStore(large.path).split("train")
     assert "train.target.offsets is missing or damaged" in complaint(TokenStore(large.path).verify)
+
+
+def test_allocate_column_needs_no_posix_fallocate(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "posix_fallocate", raising=False)  # missing on macOS
+    column = allocate_column(tmp_path / "column", "uint16", BLOCK)
+    assert column.shape == (BLOCK,) and not column.any()
+    column[-1] = 7
+    column.flush()
+    content = (tmp_path / "column").read_bytes()
+    assert len(content) == 2 * BLOCK and content[-2:] == b"\x07\x00"
 
 
 def test_store_in_a_read_only_folder_opens(large, monkeypatch):
