@@ -26,13 +26,15 @@ def main(arguments):
         parser.error("--shard cannot be combined with --merge, --report or --verify")
     problem, _ = read_problem_flags(flags)
     with terminal_log():
-        if flags.shard and not prepare_shard(problem, *flags.shard):
-            number, count = flags.shard
-            report_if_read(f"shard {number} of {count} of {problem.name} is in {shards_dir(problem)}")
-            return
-        if flags.merge:
+        if flags.shard:
+            if not prepare_shard(problem, *flags.shard):
+                number, count = flags.shard
+                report_if_read(f"shard {number} of {count} of {problem.name} is in {shards_dir(problem)}")
+                return
+        elif flags.merge:
             merge_shards(problem)
-        problem.prepare()
+        else:
+            problem.prepare()
     if flags.verify:
         problem.store.verify()
     if flags.report:

@@ -187,3 +187,12 @@ def test_prepare_command_writes_and_merges_shards(corpus, tmp_path, capsys):
     assert "all checksums match" in capsys.readouterr().out
     with pytest.raises(UserError, match="--shard cannot be combined with --merge, --report or --verify"):
         prepare.main([*flags, "--shard=1/2", "--report"])
+
+
+def test_prepare_command_warns_once_after_merging(corpus, tmp_path, call):
+    for language in ("en", "de"):
+        for split in ("train", "validation"):
+            shutil.copy(corpus / f"train.{language}", tmp_path / f"{split}.{language}")
+    flags = ["--problem=parallel_text", f"--raw_dir={tmp_path}", "--set", "problem.vocab_size=40"]
+    lines = call("prepare", "--shard=1/1", f"--data_dir={tmp_path}/data", *flags).succeeded()
+    assert sum(line.startswith("warning: the training text contains") for line in lines) == 1
