@@ -1,13 +1,13 @@
 """Filters that drop sentence pairs because of their text, their length, duplicates or overlap with another split."""
 
 import functools
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from keras_transformer.data.language_tags import without_tag
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.text import text_digest
 
 SCRIPT_SHARE = 0.5
 """Minimum share of the letters of a source or target that must belong to the expected scripts."""
@@ -199,8 +199,7 @@ def hash_pairs(pairs):
 
 def hash_texts(texts):
     """Return a 64-bit hash of each text, uint64 `[texts]`."""
-    digests = (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts)
-    return np.frombuffer(b"".join(digests), dtype="<u8")
+    return np.frombuffer(b"".join(map(text_digest, texts)), dtype="<u8")
 
 
 def first_occurrences(hashes):

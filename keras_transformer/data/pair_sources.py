@@ -1,6 +1,5 @@
 """Weighted sources of parallel text for a split: files in several formats, and datasets."""
 
-import hashlib
 import math
 import os
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from keras_transformer.data.corpus_files import existing_file, existing_files, r
 from keras_transformer.data.huggingface_dataset import PREFIX, HuggingFaceDataset
 from keras_transformer.data.pair_files import READERS, is_pair_file, read_pair_file
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.text import text_digest
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _parse_weight(item):
 
 def hash_text(text):
     """Return a hash of a text, from 0 to 2^64 - 1. Unlike `hash`, it is the same in every process."""
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+    return int.from_bytes(text_digest(text))
 
 
 def _both(folder, name, languages, by_settings):

@@ -1,5 +1,6 @@
-"""Splitting of texts into words, and a pattern for scripts without spaces between words."""
+"""Splitting of texts into words, a hash of texts, and a pattern for scripts without spaces between words."""
 
+import hashlib
 import re
 
 UNSPACED = re.compile(
@@ -13,3 +14,8 @@ kana or Han."""
 def split_words(text):
     """Return the words of a sentence, separated by ASCII whitespace. A no-break space does not separate words."""
     return re.findall(r"\S+", text, re.ASCII)
+
+
+def text_digest(text):
+    """Return a hash of a text, 8 bytes, which is the same in every process. Unpaired surrogates are allowed."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
