@@ -161,7 +161,7 @@ def evaluate_trees(flags):
     if flags.evalb_params:
         parameters = read_parameters(read_lines(flags.evalb_params, may_be_empty=True), flags.evalb_params)
     golds = trees_as_lines(read_lines(flags.gold), flags.gold)
-    tests = trees_as_lines(read_lines(flags.test, may_be_empty=True), flags.test, sentences=len(golds))
+    tests = trees_as_lines(read_lines(flags.test, may_be_empty=True), flags.test, golds)
     result = parseval(golds, tests, parameters, flags.gold, flags.test)
     for sentence in result.sentences:
         if sentence.message:

@@ -254,10 +254,8 @@ def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name
     """
     parameters = parameters or Parameters()
     golds, tests = list(golds), list(tests)
-    end = max(len(golds), len(tests))
-    while end and not any(map(_TEXT.search, golds[end - 1 : end] + tests[end - 1 : end])):
-        end -= 1
-    if len(golds[:end]) != len(tests[:end]):
+    end = _end(golds, tests)
+    if end > min(len(golds), len(tests)):
         raise UserError(
             f"{gold_name} and {test_name} must have the same number of sentences, got {len(golds)} and {len(tests)}. "
             "Check that both files contain the same sentences."
@@ -272,7 +270,7 @@ def f1_of_counts(matched, gold, test):
     return 200 * matched / np.maximum(gold + test, 1)
 
 
-def trees_as_lines(lines, name, sentences=None):
+def trees_as_lines(lines, name, golds=None):
     """Convert a file of bracketed trees to lines with one sentence each, for `parseval`.
 
     If the brackets of every line are balanced, each line is a sentence, even a blank line. Otherwise trees may span
@@ -281,20 +279,25 @@ def trees_as_lines(lines, name, sentences=None):
     Args:
         lines: Lines of the file.
         name: Name of the file for error messages.
-        sentences: Expected number of sentences, or None if unknown. In a file with this number of lines, each line is a
-            sentence, so an unbalanced parse does not affect other sentences.
+        golds: List of gold lines, if the lines are parses. If both files have the same number of lines, apart from
+            trailing blank lines, each line is a sentence, so an unbalanced parse does not affect other sentences.
 
     Raises:
         UserError: A tree that spans several lines is malformed.
     """
     lines = list(lines)
-    if len(lines) == sentences or all(map(_is_balanced, lines)):
+    if golds is not None and _end(golds, lines) <= min(len(golds), len(lines)) or all(map(_is_balanced, lines)):
         return lines
     return [str(tree) for tree in read_trees(lines, name)]
 
 
 def _harmonic_mean(recall, precision):
     return 2 * recall * precision / (recall + precision) if recall + precision else 0.0
+
+
+def _end(*files):
+    """Return the number of lines without the trailing lines that are blank in all files."""
+    return max((i for lines in files for i, line in enumerate(lines, start=1) if _TEXT.search(line)), default=0)
 
 
 def _is_balanced(line):
@@ -308,9 +311,10 @@ def _is_balanced(line):
 
 
 def _compare_f1(metric, outputs, others, references):
+    parameters = Parameters()
     counts = np.array(
         [
-            [[getattr(one, name) for name in COUNTS] for one in parseval(references, texts).sentences]
+            [[getattr(score_sentence(*pair, parameters), name) for name in COUNTS] for pair in zip(references, texts)]
             for texts in (outputs, others)
         ]
     )

@@ -88,6 +88,12 @@ def test_bootstrap_of_f1_resamples_sentences():
     assert paired_bootstrap(F1_OF_ALL, others, outputs, references).p_value == found.p_value
 
 
+def test_bootstrap_of_f1_counts_a_blank_last_sentence():
+    gold = ["(S (A a))", ""]
+    found = paired_bootstrap(F1_OF_ALL, ["(S (A a))", ""], ["(S (A a))", "(S (XX x))"], gold)
+    assert (found.system.score, found.other.score) == (100.0, pytest.approx(200 / 3))
+
+
 def test_bootstrap_rejects_unknown_metric():
     with pytest.raises(UserError, match="'F1'"):
         paired_bootstrap("F1", WORSE, WORSE, REFERENCES)

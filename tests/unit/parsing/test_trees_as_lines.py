@@ -19,10 +19,19 @@ def test_trees_as_lines_keeps_balanced_lines():
 
 
 def test_trees_as_lines_keeps_unbalanced_parse_separate():
-    lines = ["(S (N a)", "", "(S (N a))", "(S (N a)))"]
-    assert trees_as_lines(lines, "a.parse", sentences=4) == lines
-    # Unless `sentences` is the number of lines, unbalanced lines count as parts of one tree.
-    assert trees_as_lines(lines, "a.parse") == trees_as_lines(lines, "a.parse", 3) == ["(S (N a) (S (N a)) (S (N a)))"]
+    lines, tree = ["(S (N a)", "", "(S (N a))", "(S (N a)))"], "(S (N a))"
+    assert trees_as_lines(lines, "a.parse", [tree] * 4) == lines
+    # In a file with another number of lines, unbalanced lines count as parts of one tree.
+    joined = ["(S (N a) (S (N a)) (S (N a)))"]
+    assert trees_as_lines(lines, "a.parse") == trees_as_lines(lines, "a.parse", [tree] * 3) == joined
+
+
+@pytest.mark.parametrize("ends", [([""], []), ([], [""]), ([""], ["", ""]), ([""], ["(S (N a))"]), (["(N a)"], [""])])
+def test_trees_as_lines_ignores_blank_lines_at_end(ends):
+    golds, lines = (["(S (N a))", "(S (N b))", *end] for end in ends)
+    lines[0] = "(S (N a)"
+    assert trees_as_lines(lines, "a.parse", golds) == lines
+    assert parseval(golds, lines).errors > 0
 
 
 def test_trees_as_lines_rejects_malformed_trees():
