@@ -4,7 +4,6 @@ import inspect
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_transformer.data.tokenizers.base import PAD
@@ -86,15 +85,20 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return {**config, "r_drop": self.r_drop} if self.r_drop else config
 
 
-def check_loss(loss, accumulate, vocab_size):
+def check_loss(loss, accumulate):
     """Raise a `UserError` if a Keras loss expects probabilities, lacks a reduction, or does not support accumulation.
 
     Args:
         loss: The argument `loss` of `compile`, which is a `keras.losses.Loss`, a function, a name or None.
         accumulate: Number of micro-batches per update.
-        vocab_size: Size of the last axis of the logits.
     """
-    if loss is None or hasattr(loss, "token_losses"):
+    if hasattr(loss, "token_losses"):
+        return
+    if accumulate > 1:
+        raise UserError(
+            f"accumulate must be 1 with losses other than SmoothedCrossEntropy, got {accumulate}. Use accumulate=1."
+        )
+    if loss is None:
         return
     loss = keras.losses.get(loss)
     from_logits = getattr(loss, "from_logits", None)
@@ -106,38 +110,8 @@ def check_loss(loss, accumulate, vocab_size):
             f"loss must take logits, got {name} with from_logits=False. "
             "Use keras.losses.SparseCategoricalCrossentropy(from_logits=True)."
         )
-    if _reduction(loss) in (None, "none"):
+    if getattr(loss, "reduction", "sum_over_batch_size") in (None, "none"):
         raise UserError('loss must have a reduction, got None. Use reduction="sum_over_batch_size" or "sum".')
-    if accumulate > 1:
-        function = loss.call if isinstance(loss, keras.losses.Loss) else loss
-        shape = tuple(function(np.zeros((2, 3), "float32"), np.zeros((2, 3, vocab_size), "float32")).shape)
-        if shape != (2, 3):
-            raise UserError(
-                f"loss must return one value per label with accumulate={accumulate}, got shape {list(shape)} for "
-                "labels of shape [2, 3]. Use accumulate=1, or leave the reduction to Keras."
-            )
-
-
-def divisor(loss, labels, weights):
-    """Return the number by which the reduction of a Keras loss divides the weighted sum, a float32 scalar.
-
-    Args:
-        loss: See `check_loss`.
-        labels: int `[batch, length]`.
-        weights: float32 `[batch, length]`.
-    """
-    loss = keras.losses.get(loss)
-    reduction, ignored = _reduction(loss), getattr(loss, "ignore_class", None)
-    if reduction == "sum":
-        return ops.ones(())
-    counted = ops.ones_like(weights) if ignored is None else ops.cast(labels != ignored, "float32")
-    if reduction == "mean_with_sample_weight":
-        counted = counted * weights
-    return ops.maximum(ops.sum(counted), 1e-30)
-
-
-def _reduction(loss):
-    return getattr(loss, "reduction", "sum_over_batch_size")
 
 
 def token_weights(labels):

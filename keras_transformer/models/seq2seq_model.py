@@ -70,7 +70,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         Args:
             *args: As in Keras.
             **kwargs: As in Keras.
-            accumulate: Number of micro-batches whose gradients are accumulated for one update.
+            accumulate: Number of micro-batches whose gradients are accumulated for one update. Losses other than
+                `SmoothedCrossEntropy` require 1.
             remat: Whether to recompute encoder and decoder layers in the backward pass instead of keeping their
                 activations (rematerialization).
 
@@ -83,7 +84,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
                 "the model was created and compiled in different scopes of keras.distribution. Move both calls into "
                 "one scope."
             )
-        check_loss(kwargs.get("loss", args[1] if len(args) > 1 else None), accumulate, self.vocab_size)
+        check_loss(kwargs.get("loss", args[1] if len(args) > 1 else None), accumulate)
         self.accumulate, self.remat = accumulate, remat
         stacks = [layer for layer in self._flatten_layers(include_self=False) if hasattr(layer, "remat")]
         if remat and not stacks:
@@ -116,19 +117,15 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """True if the loss is a sum over tokens, like `SmoothedCrossEntropy`. False if Keras reduces the loss."""
         return hasattr(getattr(self, "loss", None), "token_losses")
 
-    def loss_of(self, inputs, labels, weights, share=None, *, training):
+    def loss_of(self, inputs, labels, weights, *, training):
         """Return the loss of a batch or micro-batch.
 
         Args:
             inputs: The inputs of `states`.
             labels: int `[batch, target_length]`.
             weights: float32 `[batch, target_length]`. May be None in evaluation or for a loss that Keras reduces.
-            share: Fraction of the batch that this micro-batch contains, a float32 scalar, or None for a whole batch. If
-                Keras reduces the loss, the method multiplies the loss by this fraction.
             training: Whether to apply dropout and prepare for the gradient of the loss.
         """
-        if not self.sums_tokens:
-            return self._keras_loss(labels, self.states(inputs, training=training), weights, share)
         if not training or self.passes == 1:
             return self.compute_loss(None, labels, self.states(inputs, training=training), weights, training=training)
         states = side_by_side(self.states(twice(inputs), training=True))
@@ -180,17 +177,13 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             self._compile_metrics.update_state(labels, logits, sample_weight=mask)
         return loss
 
-    def _keras_loss(self, labels, states, weights, share=None):
-        """Return the loss that Keras reduces, multiplied by `share`, and update the metrics."""
+    def _keras_loss(self, labels, states, weights):
+        """Return the loss that Keras reduces, and update the metrics."""
         logits = self.logits(states)
         loss = super().compute_loss(None, labels, logits, weights)
-        if share is not None:
-            loss = loss * share
-        # Keras divides the loss of a replica by the number of replicas. The reported loss excludes this division
-        # and the factor `share`.
+        # Keras divides the loss of a replica by the number of replicas. The reported loss excludes this division.
         replicas = 1 if replica_id() is None else self.distribute_strategy.num_replicas_in_sync
-        parts = 1 if share is None else self.accumulate
-        self._loss_tracker.update_state(loss * (replicas * parts), sample_weight=ops.shape(labels)[0])
+        self._loss_tracker.update_state(loss * replicas, sample_weight=ops.shape(labels)[0])
         counted = labels != PAD
         if weights is not None and len(weights.shape) == 2:
             counted = counted & (weights > 0)

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.models.fused_loss import split_rows
-from keras_transformer.models.loss import divisor, token_weights
+from keras_transformer.models.loss import token_weights
 
 
 def accumulate_gradients(model, compute_gradients, data, state):
@@ -12,9 +12,8 @@ def accumulate_gradients(model, compute_gradients, data, state):
 
     Args:
         model: `Seq2SeqModel`, compiled. `model.accumulate` is the number of micro-batches.
-        compute_gradients: Function of a micro-batch (inputs, labels, weights, share) and a state. For `share`, see
-            `Seq2SeqModel.loss_of`. The function returns the gradients, a list of arrays with the shapes of the
-            trainable variables, and the next state.
+        compute_gradients: Function of a micro-batch (inputs, labels, weights) and a state. It returns the gradients, a
+            list of arrays with the shapes of the trainable variables, and the next state.
         data: A batch in Keras' format: inputs, labels and optional weights.
         state: Nested arrays, which each micro-batch passes to the next.
 
@@ -24,21 +23,16 @@ def accumulate_gradients(model, compute_gradients, data, state):
     inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if weights is None and model.sums_tokens:
         weights = token_weights(labels)  # before splitting the batch, because its weights must sum to 1
-    if model.accumulate == 1:
-        return compute_gradients((inputs, labels, weights, None), state)
-    if weights is None:
-        weights = ops.ones_like(labels, dtype="float32")  # `split_rows` pads with rows of weight 0
     batch = (inputs, labels, weights)
-    batch_divisor = None if model.sums_tokens else divisor(model.loss, labels, weights)
-
+    if model.accumulate == 1:
+        return compute_gradients(batch, state)
     # With n micro-batches, each contains every n-th row of the batch.
     micro_batches = keras.tree.map_structure(lambda array: split_rows(array, model.accumulate), batch)
 
     def add_micro_batch(index, carry):
         total, state = carry
         micro_batch = keras.tree.map_structure(lambda array: array[:, index], micro_batches)
-        share = None if batch_divisor is None else divisor(model.loss, *micro_batch[1:]) / batch_divisor
-        gradients, state = compute_gradients((*micro_batch, share), state)
+        gradients, state = compute_gradients(micro_batch, state)
         return [a + b for a, b in zip(total, gradients)], state
 
     zeros = [ops.zeros(variable.shape, variable.dtype) for variable in model.trainable_variables]
