@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.models.fused_loss import split_rows
+from keras_transformer.models.chunks import scan, split_rows
 from keras_transformer.models.loss import token_weights
 
 
@@ -26,17 +26,16 @@ def accumulate_gradients(model, compute_gradients, data, state):
     batch = (inputs, labels, weights)
     if model.accumulate == 1:
         return compute_gradients(batch, state)
-    # With n micro-batches, each contains every n-th row of the batch.
-    micro_batches = keras.tree.map_structure(lambda array: split_rows(array, model.accumulate), batch)
 
-    def add_micro_batch(index, carry):
+    def add_micro_batch(carry, *arrays):
         total, state = carry
-        micro_batch = keras.tree.map_structure(lambda array: array[:, index], micro_batches)
-        gradients, state = compute_gradients(micro_batch, state)
-        return [a + b for a, b in zip(total, gradients)], state
+        gradients, state = compute_gradients(keras.tree.pack_sequence_as(batch, arrays), state)
+        return ([a + b for a, b in zip(total, gradients)], state), []
 
+    # With n micro-batches, each contains every n-th row of the batch.
+    arrays = [ops.swapaxes(split_rows(array, model.accumulate), 0, 1) for array in keras.tree.flatten(batch)]
     zeros = [ops.zeros(variable.shape, variable.dtype) for variable in model.trainable_variables]
-    return model.loop(model.accumulate, add_micro_batch, (zeros, state))
+    return scan(add_micro_batch, (zeros, state), arrays, num_outputs=0)[0]
 
 
 class TensorFlowSteps:
@@ -56,16 +55,6 @@ class TensorFlowSteps:
             # Keras averages metrics over workers along the first axis, which scalars lack.
             metrics = {name: tf.reshape(value, (1,)) for name, value in metrics.items()}
         return metrics
-
-    @staticmethod
-    def loop(count, function, value):
-        """Return `function(count - 1, … function(1, function(0, value)))`."""
-        import tensorflow as tf
-
-        def step(index, value):
-            return index + 1, function(index, value)
-
-        return tf.while_loop(lambda index, _: index < count, step, (0, value), parallel_iterations=1)[1]
 
     def _gradients(self, batch, state):
         """Return the gradients of the scaled loss, and `state` unchanged."""
@@ -124,11 +113,6 @@ class JaxSteps:
         batch = keras.utils.unpack_x_y_sample_weight(data)
         _, (other, metrics) = self._loss_and_state(trainable, other, None, metrics, batch, training=False)
         return self._metrics_result(metrics), (trainable, other, metrics)
-
-    @staticmethod
-    def loop(count, function, value):
-        """Return `function(count - 1, … function(1, function(0, value)))`."""
-        return keras.ops.fori_loop(0, count, function, value)
 
     def _loss_and_state(self, trainable, other, optimizer, metrics, batch, training=True):
         """Return the scaled loss, and the next values of the non-trainable variables and of the metrics' variables."""
