@@ -30,8 +30,9 @@ class Perplexity(keras.metrics.Mean):
 class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
     """Sequence-to-sequence model whose loss and metrics are averages over target tokens.
 
-    A subclass implements `states(inputs, training)`, which returns the decoder's states, and `logits(states)`.
-    `compute_loss` takes the states instead of logits, so that it can fuse the projection with the cross-entropy.
+    A subclass such as `Transformer` implements `states`, `logits`, `projection`, `vocabulary_weights` and `flops`.
+    `compute_loss` takes the decoder's states instead of logits, so that it can fuse the projection with the
+    cross-entropy.
     """
 
     accumulate, remat = 1, False
@@ -39,19 +40,9 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
     """The `keras.distribution.Distribution` in whose scope the model was created, or None."""
 
     @property
-    def vocabulary_weights(self):
-        """List of weights whose first axis is the vocabulary. Empty by default."""
-        return []
-
-    @property
     def vocabulary_tables(self):
         """List of non-trainable weights that are computed from the vocabulary. Empty by default."""
         return []
-
-    @property
-    def projection(self):
-        """Matrix `[vocab_size, d_model]` that maps states to logits, or None if `logits` computes them differently."""
-        return None
 
     def build_metrics(self):
         """Create the metrics. `build` calls this method in the scope in which it creates the variables."""
@@ -87,10 +78,6 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         check_loss(kwargs.get("loss", args[1] if len(args) > 1 else None), accumulate)
         self.accumulate, self.remat = accumulate, remat
         stacks = [layer for layer in self._flatten_layers(include_self=False) if hasattr(layer, "remat")]
-        if remat and not stacks:
-            raise UserError(
-                f"remat requires a model with an encoder or a decoder, got {type(self).__name__}. Use remat=False."
-            )
         for stack in stacks:
             stack.remat = remat
             for layer in stack.layers if remat else ():
@@ -195,10 +182,6 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         if self._compile_metrics is not None:
             self._compile_metrics.update_state(labels, logits, sample_weight=mask)
         return loss
-
-    def flops(self, rows, source_length, target_length):
-        """Estimate the number of floating-point operations in a forward pass as two per parameter and token."""
-        return 2 * self.count_params() * rows * (source_length + target_length)
 
     def update_flops(self, rows, source_length, target_length):
         """Return the number of floating-point operations in an update. A backward pass counts as two forward passes."""

@@ -142,10 +142,12 @@ class Transformer(Seq2SeqModel):
 
     @property
     def vocabulary_weights(self):
+        """List of weights whose first axis is the vocabulary."""
         return [self.embedding.table]
 
     @property
     def projection(self):
+        """Matrix `[vocab_size, d_model]` that maps states to logits, or None if `logits` computes them differently."""
         own_logits = type(self).logits is not Transformer.logits or type(self.embedding) is not TiedEmbedding
         return None if own_logits else self.embedding.table
 

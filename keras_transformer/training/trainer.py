@@ -140,8 +140,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
     if not start:
         if run.config["init_from"]:
             initialise(model, problem.tokenizer, run.config["init_from"])
-        if hasattr(model, "adopt"):  # models of plug-ins may lack this method
-            model.adopt(problem.tokenizer)
+        model.adopt(problem.tokenizer)
     if workers.count > 1:
         workers.check_same(
             {
