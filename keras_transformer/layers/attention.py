@@ -174,7 +174,7 @@ class MultiHeadAttention(keras.layers.Layer):
             query, keys, values = self.project_fused(memory, self.fused_kernel(), training)
         else:
             query, (keys, values) = self.project_query(query, training), self.project_memory(memory, training)
-        attended, weights = self._attend(query, keys, values, attention_mask, training)
+        attended, weights = self.attend(query, keys, values, attention_mask, training)
         if self.on_weights:
             self.on_weights(self.to_dense_weights(weights, ops.shape(memory)[1]))
         return attended
@@ -200,15 +200,12 @@ class MultiHeadAttention(keras.layers.Layer):
         return self._split_projection(projected, keys, 2 * keys)
 
     def attend(self, query, keys, values, attention_mask=None, training=False):
-        """Attend from `query` `[batch, query_length, d_model]` to projected keys and values.
+        """Attend from projected queries `[batch, heads, query_length, d_k]` to projected keys and values.
 
         Returns:
             The output `[batch, query_length, d_model]`, and the weights
             `[batch, heads, query_length, key_length]`, float32.
         """
-        return self._attend(self.project_query(query, training), keys, values, attention_mask, training)
-
-    def _attend(self, query, keys, values, attention_mask, training):
         heads, weights = self.attend_heads(
             query, keys, values, attention_mask, lambda weights: self.dropout(weights, training=training)
         )

@@ -90,7 +90,8 @@ class DecoderLayer(StackLayer):
 
         def attend_to_memory(y):
             # Use the position axis for the beams, because cross-attention treats positions independently.
-            return self.cross_attention.attend(y, *memory, memory_mask)[0]
+            query = self.cross_attention.project_query(y)
+            return self.cross_attention.attend(query, *memory, memory_mask)[0]
 
         caches = []
         x = self.self_attention_residual(x, sublayer=attend_to_past)

@@ -87,8 +87,8 @@ def test_attention_to_parts_equals_attention_to_whole():
     layer.build()
     randomize(layer)
     x, memory, mask = normal(1, 3, 4, 8), normal(2, 3, 7, 8), normal(3, 3, 1, 4, 7) > 0
-    whole, _ = layer.attend(x, *layer.project_memory(memory), mask)
-    query = layer.project_fused(x, layer.fused_kernel())[0]
+    query = layer.project_query(x)
+    whole, _ = layer.attend(query, *layer.project_memory(memory), mask)
     for cuts in ([0, 7], [0, 0, 7], [0, 2, 7], [0, 2, 3, 7]):
         parts = [layer.project_memory(memory[:, begin:end]) for begin, end in zip(cuts, cuts[1:])]
         close(layer.attend_to_parts(query, parts, mask), whole)
@@ -138,7 +138,7 @@ def test_attention_softmax_stays_float32_in_bfloat16():
     layer = MultiHeadAttention(8, 2, 4, 4, dtype="mixed_bfloat16")
     layer.build()
     x = ops.cast(normal(0, 1, 300, 8), "bfloat16")
-    output, weights = layer.attend(x, *layer.project_memory(x))
+    output, weights = layer.attend(layer.project_query(x), *layer.project_memory(x))
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
     np.testing.assert_allclose(np.asarray(weights).sum(axis=-1), 1, rtol=1e-5)
 

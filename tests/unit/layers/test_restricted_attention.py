@@ -171,7 +171,8 @@ def test_restricted_attention_in_bfloat16():
     assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
     scale = float(np.abs(np.asarray(expected)).max())
     np.testing.assert_allclose(np.asarray(output, "float32") / scale, np.asarray(expected) / scale, atol=0.03)
-    _, weights = layers(4)[1].attend(ops.cast(x, "bfloat16"), *layers(4)[1].project_memory(ops.cast(x, "bfloat16")))
+    layer, x = layers(4)[1], ops.cast(x, "bfloat16")
+    _, weights = layer.attend(layer.project_query(x), *layer.project_memory(x))
     assert keras.backend.standardize_dtype(weights.dtype) == "float32"
 
 

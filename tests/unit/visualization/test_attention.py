@@ -62,7 +62,8 @@ def test_attention_maps_are_model_weights():
     # Compare with attention weights computed directly by the first encoder layer.
     layer = one.model.encoder.layers[0].self_attention
     x = one.model._embed(np.array([[*ids, EOS]], "int32"))
-    np.testing.assert_allclose(maps.encoder[0], np.asarray(layer.attend(x, *layer.project_memory(x))[1])[0], atol=1e-5)
+    _, weights = layer.attend(layer.project_query(x), *layer.project_memory(x))
+    np.testing.assert_allclose(maps.encoder[0], np.asarray(weights)[0], atol=1e-5)
 
 
 def test_attention_target_may_be_text_or_ids():
