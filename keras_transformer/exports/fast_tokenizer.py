@@ -14,16 +14,18 @@ UNUSED_SCORE = -1e4
 def fast_tokenizer(pieces, source_model):
     """Return the contents of a tokenizer.json that encodes sources and decodes ids of sources and targets.
 
-    The tokenizer returns the same ids as SentencePiece, with two exceptions. First, if the model has byte fallback, a
+    The tokenizer returns the same ids as SentencePiece, with four exceptions. First, if the model has byte fallback, a
     source character that only the target vocabulary contains becomes one piece instead of bytes. Second, the tokenizer
-    drops spaces next to placeholders and next to the problem's `user_symbols`.
+    drops spaces next to placeholders and next to the problem's `user_symbols`. Third, it adds the piece "▁" before
+    language codes such as `>>fra<<`. Fourth, if the model keeps repeated spaces, the tokenizer drops one space at the
+    beginning of a text.
 
     Args:
         pieces: List of all pieces, indexed by id. The special tokens come first.
         source_model: Bytes of the SentencePiece model for sources.
 
     Raises:
-        UserError: protobuf, which parses the model, is not installed.
+        UserError: protobuf, which parses the model, is not installed, or the model's pieces end with spaces.
     """
     try:
         from sentencepiece import sentencepiece_model_pb2 as protocol
@@ -31,6 +33,11 @@ def fast_tokenizer(pieces, source_model):
         extra = "keras-transformer-toolkit[huggingface]"
         raise UserError(f"--format=huggingface needs the package protobuf. Run pip install '{extra}'.") from None
     source = protocol.ModelProto.FromString(source_model)
+    if source.trainer_spec.treat_whitespace_as_suffix:
+        raise UserError(
+            "--format=huggingface requires a SentencePiece model with treat_whitespace_as_suffix=false, got true. "
+            "Export with --format=saved_model."
+        )
     scores = {piece.piece: piece.score for piece in source.pieces}
     bytes_kind, symbol_kind = (getattr(protocol.ModelProto.SentencePiece, name) for name in ("BYTE", "USER_DEFINED"))
     fallback = any(piece.type == bytes_kind for piece in source.pieces)
@@ -54,7 +61,10 @@ def fast_tokenizer(pieces, source_model):
             for index, piece in enumerate(pieces) if piece in SPECIAL or piece in symbols
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(source.normalizer_spec)},
-        "pre_tokenizer": {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "always", "split": True},
+        "pre_tokenizer": {
+            "type": "Metaspace", "replacement": SPACE, "split": source.trainer_spec.split_by_whitespace,
+            "prepend_scheme": "always" if source.normalizer_spec.add_dummy_prefix else "never",
+        },
         "model": model,
         "post_processor": {
             "type": "TemplateProcessing", "single": [texts[0], eos], "pair": [*texts, eos],

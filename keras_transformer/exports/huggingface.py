@@ -142,6 +142,8 @@ def _check(run):
     unsupported = first_unsupported(
         run.hparams, norms=("post", "marian"), positions=("sinusoidal",), models=("transformer", "marian")
     )
+    if unsupported is None and (rest := run.hparams.d_model % run.hparams.num_heads):
+        unsupported = "d_model % num_heads", rest, (0,)
     if unsupported is None and run.tokenizer.file_name not in TOKENIZERS:
         unsupported = "tokenizer", run.tokenizer.file_name, TOKENIZERS
     if unsupported:

@@ -87,6 +87,7 @@ def test_export_rejects_models_unlike_marian(trained_run, tmp_path, monkeypatch)
         ({"norm": "pre"}, "norm=post or marian, got pre"),
         ({"positions": "learned"}, "positions=sinusoidal, got learned"),
         ({"d_k": 3}, "d_k="),
+        ({"num_heads": 3, "d_k": 2, "d_v": 2}, "d_model % num_heads=0, got 2"),
     ):
         monkeypatch.setattr(Run, "hparams", run.hparams.replace(**change))
         with pytest.raises(UserError, match=words):
