@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import difflib
 import errno
+import io
 import logging
 import os
 import re
@@ -74,7 +75,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_command(main):
-    """Call `main(sys.argv[1:])` and convert errors to a message and an exit status.
+    """Call `main(sys.argv[1:])`, with UTF-8 on stdout, and convert errors to a message and an exit status.
 
     A `UserError` exits with its `status`, by default 2. A full disk or an inaccessible file also exits with 2, and
     Ctrl-C with 130. Any other exception prints a traceback and exits with 1.
@@ -84,6 +85,8 @@ def run_command(main):
     """
     # TensorFlow reads this variable when it is imported.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors=sys.stdout.errors)
     try:
         with located_errors(), terminal_log(logging.WARNING, "stderr"):
             main(sys.argv[1:])

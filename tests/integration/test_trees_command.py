@@ -24,6 +24,11 @@ def test_trees_reads_stdin(tmp_path):
     start("trees", cwd=tmp_path, input="(S (NN a)").refused("stdin:1: the tree that begins here is not closed")
 
 
+def test_trees_prints_utf8_in_other_locales(tmp_path):
+    outcome = start("trees", cwd=tmp_path, input=CAT, variables={"PYTHONIOENCODING": "latin-1"})
+    assert outcome.succeeded() == text_drawing(tree_of(CAT)).split("\n")
+
+
 def test_trees_exits_quietly_without_reader(tmp_path):
     (tmp_path / "trees.ptb").write_text(f"{CAT}\n" * 3000)
     with opened(tmp_path) as process:
