@@ -37,17 +37,16 @@ def describe(run, checkpoint=None, state=None):
     Args:
         run: `Run`.
         checkpoint: See `Checkpoints.load`.
-        state: State of the exported checkpoint (default: read it). If the last checkpoint is damaged, `load_weights`
-            returns the state of an older one.
+        state: State of the exported checkpoint (default: read it).
     """
-    name = checkpoint or run.checkpoints.default()
-    state = state or run.checkpoints.load("last" if name == "ema" else name, parts=())[1]
+    # Also check the weights: if those of the last checkpoint are damaged, "last" is an older one.
+    state = state or run.checkpoints.load(checkpoint, parts=("weights",))[1]
     return {
         "run": run.path.resolve().name,
         "problem": run.config["problem"]["name"],
         "model": run.hparams.model,
         "preset": run.config["preset"],
-        "checkpoint": str(name),
+        "checkpoint": str(checkpoint or run.checkpoints.default()),
         "steps": state.get("steps") or [state["step"]],
         "tokenizer_sha256": run.tokenizer.fingerprint,
     }

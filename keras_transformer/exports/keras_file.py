@@ -18,8 +18,9 @@ def export_keras(run, folder, checkpoint=None, precision="float32", force=False)
     Raises:
         UserError: The run is incomplete, or the directory exists or cannot be written.
     """
-    model = run.load_model(checkpoint, precision)
-    description = {"format": "keras", "precision": precision, **describe(run, checkpoint)}
+    arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
+    model = run.make_model(arrays["weights"], precision)
+    description = {"format": "keras", "precision": precision, **describe(run, checkpoint, state)}
     with atomic_export(folder, force, description) as new:
         model.save(new / MODEL)
         run.tokenizer.save(new)

@@ -25,6 +25,7 @@ pytest.importorskip("tensorflow_text")
 from keras_transformer.conversion.ctranslate2 import QUANTIZATIONS  # noqa: E402
 from keras_transformer.exports import saved_model  # noqa: E402
 from keras_transformer.exports.ctranslate2 import export_ctranslate2  # noqa: E402
+from keras_transformer.exports.description import describe  # noqa: E402
 from keras_transformer.exports.saved_model import export_saved_model  # noqa: E402
 
 SENTENCES = [
@@ -271,6 +272,13 @@ def test_export_json_describes_export(home, saved):
     assert said["format"] == "saved_model" and model["steps"][0] in (3, 6) and said["tensorflow"] == tf.__version__
     assert (said["beam_size"], said["nbest"], said["max_beam_size"], said["precision"]) == (2, 2, 8, "float32")
     assert said["tokenizer_sha256"] == json.loads((home.run / "manifest.json").read_text())["tokenizer_sha256"]
+
+
+def test_export_json_names_the_exported_step(copied, call, tmp_path):
+    (copied / "checkpoints" / "step-000000006" / "weights.npz").write_bytes(b"damaged")
+    call("export", f"--run={copied}", "--format=keras", "--checkpoint=last", f"--output_dir={tmp_path}/out")
+    assert json.loads((tmp_path / "out" / "export.json").read_text())["steps"] == [3]
+    assert describe(Run.open(copied), "last")["steps"] == [3]
 
 
 def test_export_replaces_only_exports(home, call, tmp_path, monkeypatch):
