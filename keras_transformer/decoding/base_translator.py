@@ -121,7 +121,8 @@ class BaseTranslator(abc.ABC):
 
         Args:
             texts: A source sentence, or a list of source sentences.
-            beam_size: Number of beams per sentence; 1 for greedy search (default: the value of the hparams).
+            beam_size: Number of beams per sentence; 1 for greedy search (default: the value of the hparams, or `nbest`
+                if it is larger).
             alpha: Exponent of the length penalty (default: the value of the hparams).
             nbest: Number of hypotheses per sentence, at most `beam_size`.
             extra_length: Maximum number of tokens beyond the source length (default: the value of the hparams).
@@ -187,22 +188,19 @@ class BaseTranslator(abc.ABC):
         sources = self._source_ids(sentences, max_source_length, cut and (lambda i, tokens: cut(owners[i], tokens)))
         prefixes = self._prefix_ids(prefixes, spans)
         phrases = self._phrase_ids(phrases, spans)
-        results = [[self._unparsed(text)] if len(ids) == 1 else [] for text, ids in zip(sentences, sources)]
-        rows = [i for i, found in enumerate(results) if not found]
-        done = len(sentences) - len(rows)
+        by_row = {i: [self._unparsed(sentences[i])] for i, ids in enumerate(sources) if len(ids) == 1}
+        rows = [i for i in range(len(sentences)) if i not in by_row]
         with errors_of(owners):
             for found in self._search(rows, sentences, sources, prefixes, phrases, options):
-                for i, hypotheses in found.items():
-                    results[i] = hypotheses
-                done += len(found)
+                by_row |= found
                 if report:
-                    report(done, len(sentences))
+                    report(len(by_row), len(sentences))
             # The phrases of several placeholders share the piece "▁", which no_repeat_ngram=1 allows only once.
             if self.supports_phrases and not sampling and options.no_repeat_ngram != 1:
-                if forced := self._missing_placeholders(sources, results, phrases):
+                if forced := self._missing_placeholders(sources, by_row, phrases):
                     for found in self._search([*forced], sentences, sources, prefixes, forced, options):
-                        for i, hypotheses in found.items():
-                            results[i] = hypotheses
+                        by_row |= found
+            results = [by_row[i] for i in range(len(sentences))]
             if token_scores or alignments or repetition_penalty != 1:
                 results = self._explained(sources, results, options, token_scores, alignments)
         results = [self._show_spans(*values) for values in zip(results, sources, spans)]
@@ -330,12 +328,12 @@ class BaseTranslator(abc.ABC):
     def _missing_placeholders(self, sources, results, phrases):
         """Return {row: phrases} for a second search of the rows in which a hypothesis lacks a placeholder.
 
-        The phrases include the placeholders of the source.
+        The phrases include the placeholders of the source. `results` is {row: hypotheses}.
         """
         forced, known = {}, {*self.tokenizer.placeholders}
-        for row, (source, hypotheses) in enumerate(zip(sources, results)):
+        for row, source in enumerate(sources):
             needed = known.intersection(source)
-            if any(needed.difference(hypothesis.tokens) for hypothesis in hypotheses):
+            if any(needed.difference(hypothesis.tokens) for hypothesis in results[row]):
                 # Keep a space token before the placeholder. Otherwise, the span would be attached to the previous word.
                 pairs = [list(pair) for pair in itertools.pairwise(source) if pair[1] in needed]
                 spaced = [pair if self.tokenizer.pieces(pair[:1]) == ["▁"] else pair[1:] for pair in pairs]

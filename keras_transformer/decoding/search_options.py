@@ -49,7 +49,8 @@ class SearchOptions:
     """Search options shared by all sentences.
 
     Attributes:
-        beam_size: K, the number of beams per sentence; 1 for greedy search, None for the value of the hparams.
+        beam_size: K, the number of beams per sentence; 1 for greedy search, None for the value of the hparams, or for
+            `nbest` if it is larger.
         alpha: Exponent of the length penalty; None for the value of the hparams.
         nbest: Number of hypotheses per sentence, at most `beam_size`.
         extra_length: Maximum number of target tokens beyond the source length; None for the value of the hparams.
@@ -99,11 +100,14 @@ class SearchOptions:
             if (value := getattr(self, name)) is not None and value > (most := upper_bound(name)):
                 raise UserError(f"{name} must be at most {most:,}, got {value}")
 
+    def changed(self, *names: str) -> dict[str, Any]:
+        """Return the named options that differ from their defaults, {name: value}."""
+        return {name: value for name in names if (value := getattr(self, name)) != getattr(SearchOptions, name)}
+
     @property
     def against_repetition(self) -> dict[str, Any]:
         """The options `no_repeat_ngram` and `repetition_penalty` that differ from their defaults, {name: value}."""
-        values = {name: getattr(self, name) for name in ("no_repeat_ngram", "repetition_penalty")}
-        return {name: value for name, value in values.items() if value != getattr(SearchOptions, name)}
+        return self.changed("no_repeat_ngram", "repetition_penalty")
 
     def complete(self, hparams: HParams, grammar: Callable | None = None) -> "SearchOptions":
         """Return the options with all defaults filled in.
@@ -113,21 +117,21 @@ class SearchOptions:
             grammar: The tokenizer's `constraint`, or None.
 
         Raises:
-            UserError: `nbest` exceeds the beam size, or `min_length`, `no_repeat_ngram` or `repetition_penalty` is
-                combined with a grammar.
+            UserError: `min_length`, `no_repeat_ngram` or `repetition_penalty` is combined with a grammar, or `nbest`
+                exceeds the maximum beam size.
         """
         defaults: dict[str, Any] = {
-            "beam_size": hparams.beam_size,
+            "beam_size": max(hparams.beam_size, self.nbest),
             "alpha": hparams.alpha,
             "extra_length": hparams.extra_length,
         }
-        given = {name: value for name, value in defaults.items() if getattr(self, name) is None}
+        unset = {name: value for name, value in defaults.items() if getattr(self, name) is None}
         constraint = grammar if self.constraint == "grammar" else self.constraint
         if constraint is grammar is not None:
-            for name, default in (("min_length", 0), ("no_repeat_ngram", 0), ("repetition_penalty", 1)):
-                if getattr(self, name) != default:
-                    raise UserError(f"{name} must be {default} for a parser, got {getattr(self, name)}. Omit it.")
-        return dataclasses.replace(self, **given, constraint=constraint)
+            for name, value in self.changed("min_length", "no_repeat_ngram", "repetition_penalty").items():
+                default = getattr(SearchOptions, name)
+                raise UserError(f"{name} must be {default:g} for a parser, got {value}. Omit it.")
+        return dataclasses.replace(self, **unset, constraint=constraint)
 
     def static(self) -> "SearchOptions":
         """Return a copy with only the options that are constants of a compiled search, and defaults for all others."""

@@ -1,6 +1,5 @@
 """Export of a SavedModel whose TensorFlow graph contains the tokenizer, the model and the beam search."""
 
-import dataclasses
 import functools
 import os
 
@@ -81,20 +80,19 @@ def export_saved_model(
             "Set KERAS_BACKEND=tensorflow, which can load runs trained with any backend."
         )
     options = options or SearchOptions()
-    for name in ("min_length", "no_repeat_ngram", "repetition_penalty", "sampling", "constraint"):
-        if getattr(options, name) != getattr(SearchOptions, name):
-            raise UserError(f"{name} must be {getattr(SearchOptions, name)!r} for a SavedModel. Omit it.")
-    beam_size = options.beam_size or max(translator.hparams.beam_size, options.nbest)
-    options = dataclasses.replace(options, beam_size=beam_size).complete(translator.hparams, translator.constraint)
-    max_beam_size = max(MAX_BEAMS, beam_size) if max_beam_size is None else max_beam_size
-    if beam_size > max_beam_size:
+    for name in options.changed("min_length", "no_repeat_ngram", "repetition_penalty", "sampling", "constraint"):
+        raise UserError(f"{name} must be {getattr(SearchOptions, name)!r} for a SavedModel. Omit it.")
+    options = options.complete(translator.hparams, translator.constraint)
+    fixed = {name: getattr(options, name) for name in FIXED}
+    max_beam_size = max(MAX_BEAMS, fixed["beam_size"]) if max_beam_size is None else max_beam_size
+    if fixed["beam_size"] > max_beam_size:
         raise UserError(
-            f"beam_size must be at most max_beam_size={max_beam_size}, got {beam_size}. Raise max_beam_size."
+            f"beam_size must be at most max_beam_size={max_beam_size}, got {fixed['beam_size']}. Raise max_beam_size."
         )
     description = {
         "tokenizer_sha256": translator.tokenizer.fingerprint, "format": "saved_model", "tensorflow": tf.__version__,
         "trees": translator.constraint is not None, "languages": list(translator.tokenizer.languages),
-        "placeholders": len(translator.tokenizer.placeholders), **{name: getattr(options, name) for name in FIXED},
+        "placeholders": len(translator.tokenizer.placeholders), **fixed,
         "max_beam_size": max_beam_size, **(description or {}),
     }  # fmt: skip
     with atomic_export(folder, force, description) as new:

@@ -110,8 +110,7 @@ def test_augment_names_the_line_of_an_error(translator, files):
 @pytest.mark.parametrize(
     ("search", "beam_size"),
     [
-        (SearchOptions(), 4),
-        (SearchOptions(nbest=6), 6),
+        (SearchOptions(nbest=6), None),
         (SearchOptions(beam_size=2), 2),
         (SearchOptions(sampling=Sampling()), 1),
         (SearchOptions(nbest=3, sampling=Sampling()), 3),

@@ -85,6 +85,10 @@ def test_translate_defaults_to_hparams(translator):
     assert translator.translate(TEXTS) == explicit
 
 
+def test_translate_searches_at_least_nbest_beams(translator):
+    assert translator.translate(TEXTS, nbest=5) == translator.translate(TEXTS, beam_size=5, nbest=5)
+
+
 def test_translate_arguments_override_hparams(translator):
     longer = translator.translate(["b b b b b b"], beam_size=1, alpha=2.0, extra_length=0)[0][0]
     assert len(longer.tokens) <= 7
