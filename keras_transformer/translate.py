@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import json
 import sys
@@ -22,11 +23,10 @@ from keras_transformer.cli.arguments import (
     source_language,
     user_path,
 )
-from keras_transformer.conversion.ctranslate2 import POSITIONS
 from keras_transformer.data.corpus import check_rereadable, in_chunks, one_line, read_lines
 from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.decoding.loading import load_translator
-from keras_transformer.decoding.search_options import Sampling
+from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.parsing.tree import tree_of
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import TextError, UserError
@@ -47,19 +47,22 @@ def main(arguments):
     run, *_ = [Run.open(path) for path in (flags.run, *flags.ensemble)]  # report a wrong directory before loading Keras
     language = source_language(flags, run) if flags.split_sentences else None
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
+    sampling = None if flags.sampling is None else Sampling(**flags.sampling)
+    options = SearchOptions(
+        nbest=flags.nbest, min_length=flags.min_length, max_source_length=flags.max_source_length, sampling=sampling,
+        **decoding_arguments(flags),
+    )  # fmt: skip
+    keras_option = next((f"--{name}" for name in ("alignments", "constraints") if getattr(flags, name)), None)
     translator = load_translator(
         [flags.run, *flags.ensemble], checkpoints, flags.precision, flags.jit_compile, engine=flags.engine,
-        keras_option=_keras_option(flags),
+        options=options, keras_option=keras_option,
     )  # fmt: skip
     if flags.engine == "auto" and translator.engine == "ctranslate2":
         _warn("translating with CTranslate2; use --engine=keras for Keras")
     if flags.format == "pretty" and not translator.tokenizer.constraint:
         raise UserError(f"--format=pretty needs a parser, but {flags.run} is not a parser; choose text or jsonl")
-    options = decoding_arguments(flags)
-    if flags.beam_size is None:
-        options["beam_size"] = max(translator.hparams.beam_size, flags.nbest)
     most = flags.max_source_length or translator.hparams.max_length
-    sampling = None if flags.sampling is None else Sampling(**flags.sampling)
+    options = dataclasses.replace(options, max_source_length=most)
     progress = _Progress("sentences" if language else "lines") if flags.progress and not interactive else None
     with open_partial(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
         for chunk in itertools.chain([first] if first else [], chunks):
@@ -73,11 +76,10 @@ def main(arguments):
 
             try:
                 found = translator.translate(
-                    texts, nbest=flags.nbest, min_length=flags.min_length, max_source_length=most,
-                    prefixes=prefixes if flags.prefixes else None,
-                    phrases=[line.split("\t") for line in phrases] if flags.constraints else None, sampling=sampling,
+                    texts, prefixes=prefixes if flags.prefixes else None,
+                    phrases=[line.split("\t") for line in phrases] if flags.constraints else None,
                     token_scores=flags.token_scores, alignments=flags.alignments, split_sentences=language,
-                    to=flags.to, report=progress, cut=cut, **options,
+                    to=flags.to, report=progress, cut=cut, **vars(options),
                 )  # fmt: skip
             except UserError as error:
                 if isinstance(error, TextError):
@@ -199,17 +201,6 @@ def _typed_lines():
             return
         # In some locales, Python decodes invalid UTF-8 to surrogates.
         yield number, text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), None, None
-
-
-def _keras_option(flags):
-    """Return the first given option that requires the engine `keras`, or None."""
-    for name in ("alignments", "constraints", "no_repeat_ngram", "repetition_penalty"):
-        if getattr(flags, name):
-            return f"--{name}"
-    if flags.max_source_length and flags.max_source_length > POSITIONS:
-        return f"--max_source_length above {POSITIONS:,}"
-    # With CTranslate2, a sample depends on all texts of a call, so the user must select this engine explicitly.
-    return "--sample" if flags.sample and flags.engine == "auto" else None
 
 
 def _lines(flags):

@@ -229,7 +229,7 @@ def source_language(flags, owner):
 
 
 def decoding_arguments(flags):
-    """Return the arguments of `Translator.translate` for the flags of beam search."""
+    """Return the arguments of `SearchOptions` for the flags of beam search."""
     names = ("beam_size", "alpha", "extra_length", "no_repeat_ngram", "repetition_penalty")
     given = {name: value for name in names if (value := getattr(flags, name)) is not None}
     return {**given, "constraint": None if flags.unconstrained else "grammar"}

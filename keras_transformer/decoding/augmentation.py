@@ -82,8 +82,7 @@ def augment(
             best).
         precision: "float32" or "bfloat16".
         jit_compile: Whether TensorFlow compiles the search with XLA.
-        engine: See `choose_engine`. "auto" chooses Keras for sampling. With CTranslate2, the samples for a line also
-            depend on the other lines.
+        engine: See `choose_engine`. With CTranslate2, the samples for a line also depend on the other lines.
 
     Returns:
         `AugmentResult`.
@@ -100,8 +99,7 @@ def augment(
     run = Run.open(run_dir)
     if run.tokenizer.constraint:
         raise UserError(f"augmentation needs a translation model, but {run.path} is a parser. Choose another run.")
-    keras_option = "sampling" if options.search.sampling and engine == "auto" else None
-    engine = choose_engine(engine, [run], checkpoint, precision, jit_compile, keras_option)
+    engine = choose_engine(engine, [run], checkpoint, precision, jit_compile, options.search)
     result = AugmentResult()
     total = sum(1 for _ in _lines(input_path, options, result))  # this pass also detects damaged input early
     identity = _identity(run, checkpoint, precision, engine, input_path, options)
@@ -154,9 +152,8 @@ def _translation(run, checkpoint, precision, jit_compile, engine, options):
     """Return a function that translates lines and returns {"pairs": [[source, target], …], "rejected": count}."""
     translator = load_translator([run.path], checkpoint, precision, jit_compile, engine=engine)
     search = options.search
-    if search.beam_size is None:
-        smallest = 1 if search.sampling else run.hparams.beam_size
-        search = dataclasses.replace(search, beam_size=max(smallest, search.nbest))
+    if search.sampling and search.beam_size is None:
+        search = dataclasses.replace(search, beam_size=search.nbest)
     search = dataclasses.replace(search, max_source_length=search.max_source_length or run.hparams.max_length)
 
     def translate(lines):

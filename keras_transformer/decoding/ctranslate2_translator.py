@@ -79,15 +79,10 @@ class CTranslate2Translator(BaseTranslator):
         return cls(read_files, load_tokenizer(folder), HParams().replace(**search))
 
     def _check_supported(self, options, alignments, phrases):
-        if options.constraint is not None:
-            raise UserError("engine ctranslate2 does not support constraints. Use engine keras.")
-        for name, requested in (("alignments", alignments), ("phrases", phrases)):
-            if requested:
+        requested = {"constraints": options.constraint, "alignments": alignments, "phrases": phrases}
+        for name, value in {**requested, **options.against_repetition}.items():
+            if value:
                 raise UserError(f"engine ctranslate2 does not support {name}. Use engine keras.")
-        if options.against_repetition:
-            raise UserError(
-                f"engine ctranslate2 does not support {[*options.against_repetition][0]}. Use engine keras."
-            )
 
     def _search(self, rows, texts, sources, prefixes, phrases, options):
         limits = {}

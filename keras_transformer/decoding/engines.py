@@ -4,6 +4,7 @@ import importlib.util
 import logging
 
 from keras_transformer.conversion.ctranslate2 import INSTALL, POSITIONS, unsupported_setting
+from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.utils.errors import UserError, unknown
 
 logger = logging.getLogger(__name__)
@@ -11,7 +12,9 @@ logger = logging.getLogger(__name__)
 ENGINES = ("auto", "keras", "ctranslate2")
 
 
-def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compile=False, keras_option=None):
+def choose_engine(
+    engine, runs, checkpoint=None, precision="float32", jit_compile=False, options=None, keras_option=None
+):
     """Return the engine to use for the models of one or more runs, "keras" or "ctranslate2".
 
     "auto" chooses CTranslate2 if it is installed, supports the models and options, and detects no GPU. Otherwise,
@@ -21,7 +24,8 @@ def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compil
         engine: One of `ENGINES`.
         runs: List of `Run`s.
         checkpoint, precision, jit_compile: See `Translator.load`.
-        keras_option: Name of a requested option that only Keras supports, or None.
+        options: `SearchOptions`, or None for the defaults. With sampling, "auto" chooses Keras.
+        keras_option: Name of another requested option that only Keras supports, or None.
 
     Raises:
         UserError: The engine is unknown, or it is "ctranslate2" and CTranslate2 is not installed or does not support
@@ -32,7 +36,8 @@ def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compil
     if engine == "keras":
         return engine
     installed = importlib.util.find_spec("ctranslate2") is not None
-    reason = keras_option or _unsupported(runs, checkpoint, precision, jit_compile)
+    reason = keras_option or _unsupported_option(options or SearchOptions(), engine)
+    reason = reason or _unsupported(runs, checkpoint, precision, jit_compile)
     if engine == "ctranslate2":
         if not installed:
             raise UserError(f"engine ctranslate2 needs the package ctranslate2. Run {INSTALL}, or use engine keras.")
@@ -43,6 +48,16 @@ def choose_engine(engine, runs, checkpoint=None, precision="float32", jit_compil
         return "keras"
     logger.info("translating with CTranslate2 (use --engine=keras for Keras)")
     return "ctranslate2"
+
+
+def _unsupported_option(options, engine):
+    """Return the first search option for which the engine must be Keras, or None."""
+    if options.against_repetition:
+        return next(iter(options.against_repetition))
+    if options.max_source_length and options.max_source_length > POSITIONS:
+        return f"max_source_length above {POSITIONS:,}"
+    # With CTranslate2, a sample depends on all texts of a call, so the user must select this engine explicitly.
+    return "sampling" if options.sampling and engine == "auto" else None
 
 
 def _unsupported(runs, checkpoint, precision, jit_compile):

@@ -139,9 +139,8 @@ def evaluate(
         raise UserError(f"{flag} needs one direction, got {', '.join(problem.parts)}. Choose one with --directions.")
     others = None if compare_with is None else _read_outputs(compare_with, problem, split, references)
     options = (options or SearchOptions()).complete(run.hparams, run.tokenizer.constraint)
-    keras_option = next(iter(options.against_repetition), None)
     arrays, state = run.checkpoints.load(checkpoint, parts=("weights",))
-    if choose_engine(engine, [run], checkpoint, keras_option=keras_option) == "ctranslate2":
+    if choose_engine(engine, [run], checkpoint, options=options) == "ctranslate2":
         translator: BaseTranslator = CTranslate2Translator.from_run(run, checkpoint)
     else:
         translator = Translator(run.make_model(arrays["weights"]), run.tokenizer, run.hparams)

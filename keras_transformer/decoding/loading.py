@@ -7,20 +7,21 @@ from keras_transformer.runs.run import Run
 
 
 def load_translator(
-    run_dirs, checkpoint=None, precision="float32", jit_compile=False, *, engine="auto", keras_option=None
-):
+    run_dirs, checkpoint=None, precision="float32", jit_compile=False, *, engine="auto", options=None,
+    keras_option=None,
+):  # fmt: skip
     """Return a translator for one run or for an ensemble. Import Keras only if the chosen engine is Keras.
 
     Args:
         run_dirs: List of run directories.
         checkpoint, precision, jit_compile: See `Translator.load`.
-        engine, keras_option: See `choose_engine`.
+        engine, options, keras_option: See `choose_engine`.
 
     Raises:
         UserError: See `Translator.load` and `choose_engine`.
     """
     runs = [Run.open(path) for path in run_dirs]
-    if choose_engine(engine, runs, checkpoint, precision, jit_compile, keras_option) == "ctranslate2":
+    if choose_engine(engine, runs, checkpoint, precision, jit_compile, options, keras_option) == "ctranslate2":
         return CTranslate2Translator.from_run(runs[0], checkpoint)
     load_keras(optional=False)
     from keras_transformer.decoding.translator import Translator

@@ -23,9 +23,6 @@ from keras_transformer.utils.files import read_json
 BATCH_ROWS = 64
 """Maximum number of texts per call to an engine."""
 
-REPETITION = ("no_repeat_ngram", "repetition_penalty")
-"""Search options that only Keras supports."""
-
 
 class Output(NamedTuple):
     """One translation.
@@ -144,8 +141,7 @@ class RunEngine(TranslatorEngine):
 
     def __init__(self, paths, checkpoint=None, precision="float32", jit_compile=False, engine="keras", **search):
         self._arguments = [*paths], checkpoint, precision, jit_compile
-        keras_option = next((name for name in REPETITION if search.get(name)), None)
-        translator = load_translator(*self._arguments, engine=engine, keras_option=keras_option)
+        translator = load_translator(*self._arguments, engine=engine, options=SearchOptions(**search))
         hparams = translator.hparams
         super().__init__(translator, hparams.max_length, **search)
         self.name = translator.engine

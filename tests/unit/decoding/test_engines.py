@@ -8,6 +8,7 @@ import pytest
 
 import keras_transformer as kt
 from keras_transformer.decoding.engines import choose_engine
+from keras_transformer.decoding.search_options import Sampling, SearchOptions
 
 
 @pytest.fixture
@@ -30,6 +31,8 @@ UNSUPPORTED = [
     ({"precision": "bfloat16"}, "precision=bfloat16"),
     ({"jit_compile": True}, "jit_compile"),
     ({"keras_option": "--alignments"}, "--alignments"),
+    ({"options": SearchOptions(no_repeat_ngram=3)}, "no_repeat_ngram"),
+    ({"options": SearchOptions(max_source_length=2000)}, "max_source_length above 1,024"),
     ({"runs": [run(model="word_aligned_transformer", positions="learned")]}, "models with model=word_aligned"),
     ({"runs": [run(d_k=8)]}, "models with d_k=8"),
     ({"runs": [run(max_length=2000)]}, "models with max_length above 1,024"),
@@ -51,6 +54,12 @@ def test_choose_engine_takes_ctranslate2_if_possible(library, caplog):
     assert caplog.messages == ["translating with CTranslate2 (use --engine=keras for Keras)"]
     library.gpus = 1
     assert choose_engine("auto", [run()]) == "keras" and choose_engine("ctranslate2", [run()]) == "ctranslate2"
+
+
+def test_choose_engine_samples_with_keras_by_default(library):
+    options = SearchOptions(sampling=Sampling(), repetition_penalty=1)
+    assert choose_engine("auto", [run()], options=options) == "keras"
+    assert choose_engine("ctranslate2", [run()], options=options) == "ctranslate2"
 
 
 def test_choose_engine_names_the_missing_package(monkeypatch):
