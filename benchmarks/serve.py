@@ -66,8 +66,9 @@ def main(arguments):
 
 def questions_of(run_dir, count, engine="keras"):
     """Return [(sentence, translation), ...] for at most `count` test sentences of a run."""
-    texts = [source for source, _ in Run.open(run_dir).problem.examples("test")][:count]
-    return list(zip(texts, (best.text for (best,) in load_translator([run_dir], engine=engine).translate(texts))))
+    run = Run.open(run_dir)
+    texts = [source for source, _ in run.problem.examples("test")][:count]
+    return list(zip(texts, (best.text for (best,) in load_translator([run], engine=engine).translate(texts))))
 
 
 class Server:

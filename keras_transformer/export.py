@@ -79,11 +79,11 @@ def main(arguments):
     from keras_transformer.exports.saved_model import export_saved_model
 
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
-    translator = Translator.load([flags.run, *flags.ensemble], checkpoints, precision)
+    runs = [run, *map(Run.open, flags.ensemble)]
+    translator = Translator.from_runs(runs, checkpoints, precision)
     options = {name: value for name in SEARCH_FLAGS if (value := getattr(flags, name)) is not None}
     options.setdefault("max_source_length", translator.hparams.max_length)
     max_beam_size = options.pop("max_beam_size", None)
-    runs = [run, *map(Run.open, flags.ensemble)]
     models = [describe(one, name) for one in runs for name in checkpoints or [None]]
     export_saved_model(
         translator,

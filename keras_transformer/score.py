@@ -25,13 +25,12 @@ def main(arguments):
     flags = _parse(arguments)
     chunks = in_chunks(enumerate(read_pairs(flags.source, flags.target), start=1), CHUNK)
     first = next(chunks)  # report a missing file before loading the model
-    for path in (flags.run, *flags.ensemble):
-        Run.open(path)  # report a wrong directory before loading Keras
+    runs = [Run.open(path) for path in (flags.run, *flags.ensemble)]  # report a wrong directory before loading Keras
     load_keras()
     from keras_transformer.decoding.translator import Translator
 
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
-    translator = Translator.load([flags.run, *flags.ensemble], checkpoints, flags.precision)
+    translator = Translator.from_runs(runs, checkpoints, flags.precision)
     max_length = flags.max_length or translator.hparams.max_length
     pairs, tokens, log_p = 0, 0, 0.0
     with open_partial(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:

@@ -44,8 +44,8 @@ def main(arguments):
     lines = _typed_lines() if interactive else _lines(flags)
     chunks = in_chunks(lines, 1 if interactive else CHUNK)
     first = [] if interactive else next(chunks, [])  # report a missing file before loading the model
-    run, *_ = [Run.open(path) for path in (flags.run, *flags.ensemble)]  # report a wrong directory before loading Keras
-    language = source_language(flags, run) if flags.split_sentences else None
+    runs = [Run.open(path) for path in (flags.run, *flags.ensemble)]
+    language = source_language(flags, runs[0]) if flags.split_sentences else None
     checkpoints = flags.checkpoint.split(",") if flags.checkpoint else None
     sampling = None if flags.sampling is None else Sampling(**flags.sampling)
     options = SearchOptions(
@@ -54,8 +54,8 @@ def main(arguments):
     )  # fmt: skip
     keras_option = next((f"--{name}" for name in ("alignments", "constraints") if getattr(flags, name)), None)
     translator = load_translator(
-        [flags.run, *flags.ensemble], checkpoints, flags.precision, flags.jit_compile, engine=flags.engine,
-        options=options, keras_option=keras_option,
+        runs, checkpoints, flags.precision, flags.jit_compile, engine=flags.engine, options=options,
+        keras_option=keras_option,
     )  # fmt: skip
     if flags.engine == "auto" and translator.engine == "ctranslate2":
         _warn("translating with CTranslate2; use --engine=keras for Keras")

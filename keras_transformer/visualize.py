@@ -31,7 +31,7 @@ def main(arguments):
     load_keras()
     from keras_transformer.decoding.translator import Translator
 
-    maps = Translator.load(run.path, flags.checkpoint).attention(flags.text, flags.target)
+    maps = Translator.from_runs([run], flags.checkpoint).attention(flags.text, flags.target)
     kind = flags.attention or ("encoder" if flags.figure else "cross")
     layer = None if flags.layer is None else flags.layer - 1
     if flags.figure:

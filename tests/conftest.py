@@ -44,7 +44,7 @@ def make_devices():
 
 
 TRANSLATORS = {}
-"""Cache of `load_once`: maps the arguments of `Translator.load` to the loaded translator."""
+"""Cache of `load_once`: maps the arguments of `Translator.from_runs` to the loaded translator."""
 
 load_keras()
 import keras  # noqa: E402
@@ -119,25 +119,25 @@ def eager():
 
 @pytest.fixture
 def load_once(monkeypatch):
-    """Return a function that makes `Translator.load` cache the translators of a run that no test changes.
+    """Return a function that makes `Translator.from_runs` cache the translators of a run that no test changes.
 
     All tests in the process share the cache, so they also reuse compiled functions.
     """
     from keras_transformer.decoding.translator import Translator
 
-    load = Translator.load
+    from_runs = Translator.from_runs
 
     def load_once(run):
-        def loaded(run_dir, checkpoint=None, precision="float32", jit_compile=False):
-            runs = run_dir if isinstance(run_dir, list) else [run_dir]
-            if any(str(path) != str(run) for path in runs):
-                return load(run_dir, checkpoint, precision, jit_compile)
-            key = (*map(str, runs), str(checkpoint), precision, jit_compile)
+        def loaded(runs, checkpoint=None, precision="float32", jit_compile=False):
+            paths = [str(one.path) for one in runs]
+            if any(path != str(run) for path in paths):
+                return from_runs(runs, checkpoint, precision, jit_compile)
+            key = (*paths, str(checkpoint), precision, jit_compile)
             if key not in TRANSLATORS:
-                TRANSLATORS[key] = load(run_dir, checkpoint, precision, jit_compile)
+                TRANSLATORS[key] = from_runs(runs, checkpoint, precision, jit_compile)
             return TRANSLATORS[key]
 
-        monkeypatch.setattr(Translator, "load", staticmethod(loaded))
+        monkeypatch.setattr(Translator, "from_runs", staticmethod(loaded))
 
     return load_once
 

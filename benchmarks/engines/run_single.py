@@ -13,10 +13,12 @@ import time
 from pathlib import Path
 
 from keras_transformer.decoding.loading import load_translator
+from keras_transformer.runs.run import Run
 
 
 def main(run_dir, engine, compilation, sentences):
-    translator = load_translator([run_dir], jit_compile=compilation if compilation == "auto" else False, engine=engine)
+    jit_compile = compilation if compilation == "auto" else False
+    translator = load_translator([Run.open(run_dir)], jit_compile=jit_compile, engine=engine)
     translator.compile_ahead()
     seconds = []
     for text in Path(sentences).read_text(encoding="utf-8").splitlines():

@@ -150,7 +150,7 @@ def _lines(path, options, counts=None):
 
 def _translation(run, checkpoint, precision, jit_compile, engine, options):
     """Return a function that translates lines and returns {"pairs": [[source, target], …], "rejected": count}."""
-    translator = load_translator([run.path], checkpoint, precision, jit_compile, engine=engine)
+    translator = load_translator([run], checkpoint, precision, jit_compile, engine=engine)
     search = options.search
     if search.sampling and search.beam_size is None:
         search = dataclasses.replace(search, beam_size=search.nbest)

@@ -3,27 +3,25 @@
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
 from keras_transformer.decoding.engines import choose_engine
-from keras_transformer.runs.run import Run
 
 
 def load_translator(
-    run_dirs, checkpoint=None, precision="float32", jit_compile=False, *, engine="auto", options=None,
+    runs, checkpoint=None, precision="float32", jit_compile=False, *, engine="auto", options=None,
     keras_option=None,
 ):  # fmt: skip
     """Return a translator for one run or for an ensemble. Import Keras only if the chosen engine is Keras.
 
     Args:
-        run_dirs: List of run directories.
+        runs: List of `Run`s.
         checkpoint, precision, jit_compile: See `Translator.load`.
         engine, options, keras_option: See `choose_engine`.
 
     Raises:
         UserError: See `Translator.load` and `choose_engine`.
     """
-    runs = [Run.open(path) for path in run_dirs]
     if choose_engine(engine, runs, checkpoint, precision, jit_compile, options, keras_option) == "ctranslate2":
         return CTranslate2Translator.from_run(runs[0], checkpoint)
     load_keras(optional=False)
     from keras_transformer.decoding.translator import Translator
 
-    return Translator.load(run_dirs, checkpoint, precision, jit_compile)
+    return Translator.from_runs(runs, checkpoint, precision, jit_compile)

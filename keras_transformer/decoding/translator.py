@@ -104,6 +104,13 @@ class Translator(BaseTranslator):
         runs = [Run.open(path) for path in _listed(run_dir)]
         if choose_engine(engine, runs, checkpoint, precision, jit_compile) == "ctranslate2":
             return CTranslate2Translator.from_run(runs[0], checkpoint)
+        return cls.from_runs(runs, checkpoint, precision, jit_compile)
+
+    @classmethod
+    def from_runs(
+        cls, runs: Sequence[Any], checkpoint: Any = None, precision: str = "float32", jit_compile: Any = False
+    ) -> "Translator":
+        """Return a translator for one or more `Run`s. See `load` for the other arguments and errors."""
         for run in runs[1:]:
             if run.tokenizer.fingerprint != runs[0].tokenizer.fingerprint:
                 raise UserError(

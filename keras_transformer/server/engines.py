@@ -140,7 +140,8 @@ class RunEngine(TranslatorEngine):
     """
 
     def __init__(self, paths, checkpoint=None, precision="float32", jit_compile=False, engine="keras", **search):
-        self._arguments = [*paths], checkpoint, precision, jit_compile
+        runs = [Run.open(path) for path in paths]
+        self._run, self._arguments = runs[0], (runs, checkpoint, precision, jit_compile)
         translator = load_translator(*self._arguments, engine=engine, options=SearchOptions(**search))
         hparams = translator.hparams
         super().__init__(translator, hparams.max_length, **search)
@@ -148,7 +149,6 @@ class RunEngine(TranslatorEngine):
         has_keras = self.name == "keras" or any(map(importlib.util.find_spec, BACKENDS))
         self.shows_attention = not self.trees and hparams.encoder_attention == "full" and has_keras
         names = [Path(path).resolve().name for path in paths]
-        self._run = Run.open(paths[0])
         self.about = {"model": ", ".join(names), "problem": self._run.config["problem"]["name"]}
 
     @property
