@@ -25,7 +25,7 @@ TAGGED = rf"\([{BLANK}]*([^{BLANK}()]+)[{BLANK}]+[^{BLANK}()]+[{BLANK}]*\)"
 INVISIBLE = character_class(
     char
     for char in map(chr, range(sys.maxunicode + 1))
-    if char == "▁" or unicodedata.category(char) != "Cs" and unicodedata.category(char)[0] in "ZC"
+    if char in "▁\ufffd" or unicodedata.category(char) != "Cs" and unicodedata.category(char)[0] in "ZC"
 )
 
 
