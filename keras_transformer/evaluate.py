@@ -2,7 +2,6 @@
 
 import collections
 import json
-import sys
 import tempfile
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from keras_transformer.cli.arguments import (
     run_command,
     user_path,
 )
-from keras_transformer.cli.output import report
+from keras_transformer.cli.output import report, warn
 from keras_transformer.data.corpus import one_line, read_lines
 from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.parsing.parseval import F1_OF_ALL
@@ -165,7 +164,7 @@ def evaluate_trees(flags):
     result = parseval(golds, tests, parameters, flags.gold, flags.test)
     for sentence in result.sentences:
         if sentence.message:
-            print(f"{flags.test}: sentence {sentence.number}: {sentence.message}", file=sys.stderr)
+            warn(f"{flags.test}: sentence {sentence.number}: {sentence.message}")
     row = {
         "benchmark": "trees", "gold": flags.gold, "test": flags.test,
         "parameters": flags.evalb_params or "COLLINS.prm", **result.figures(),

@@ -44,7 +44,7 @@ def main(arguments):
     if flags.format == "argos":
         from keras_transformer.exports.argos import export_argos
 
-        path = export_argos(run, folder, flags.checkpoint, flags.quantization, flags.force)
+        path = export_argos(run, folder, flags.checkpoint, flags.quantization or "int8", flags.force)
         report(f"wrote {path}: install it with argostranslate.package.install_from_path")
         return
     if flags.format == "huggingface":
@@ -146,11 +146,6 @@ def _parse(arguments):
         if getattr(flags, name) not in (None, []) and name not in FORMATS[flags.format]:
             takers = " or ".join(format for format, names in FORMATS.items() if name in names)
             raise UserError(f"--{name} requires --format={takers}, got --format={flags.format}. Omit --{name}.")
-    if flags.quantization:
-        from keras_transformer.conversion.ctranslate2 import QUANTIZATIONS
-
-        if flags.quantization not in QUANTIZATIONS:
-            raise unknown("quantization", flags.quantization, QUANTIZATIONS)
     return flags
 
 

@@ -1,20 +1,19 @@
 """python -m keras_transformer.score: compute the log-probabilities of given translations, line by line."""
 
-import contextlib
 import itertools
 import json
 import math
-import sys
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import Parser, add_run_flags, alpha, positive_int, run_command, user_path
+from keras_transformer.cli.output import open_output, warn
 from keras_transformer.data.corpus import in_chunks, read_pairs
 from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.data.placeholders import hide_in_target
 from keras_transformer.metrics.perplexity import perplexity
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import TextError, UserError
-from keras_transformer.utils.files import check_output, open_partial
+from keras_transformer.utils.files import check_output
 
 CHUNK = 1024
 """Number of pairs to sort by length, score together, and write in their original order."""
@@ -33,7 +32,7 @@ def main(arguments):
     translator = Translator.from_runs(runs, checkpoints, flags.precision)
     max_length = flags.max_length or translator.hparams.max_length
     pairs, tokens, log_p = 0, 0, 0.0
-    with open_partial(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
+    with open_output(flags.output) as output:
         for chunk in itertools.chain([first], chunks):
             lines = []
             for number, source, target, size, hypothesis in _scored(translator, chunk, flags, max_length):
@@ -45,7 +44,7 @@ def main(arguments):
             output.flush()
     if tokens:
         nll = -log_p / tokens
-        _warn(f"{pairs:,} pairs, {tokens:,} tokens: perplexity = {perplexity(nll):.2f} ({nll:.4f} nats per token)")
+        warn(f"{pairs:,} pairs, {tokens:,} tokens: perplexity = {perplexity(nll):.2f} ({nll:.4f} nats per token)")
 
 
 def _parse(arguments):
@@ -106,7 +105,7 @@ def _scored(translator, chunk, flags, max_length):
             raise UserError(f"{flags.target}:{number}: {error}") from None
         sizes = len(ids) + 1, len(labels) + 1
         if max(sizes) > max_length:
-            _warn(f"line {number} is not scored, because it has {max(sizes):,} tokens (--max_length={max_length})")
+            warn(f"line {number} is not scored, because it has {max(sizes):,} tokens (--max_length={max_length})")
         rows.append((number, source, target, labels, sizes))
     kept = [row for row in rows if max(row[-1]) <= max_length]
     try:
@@ -140,10 +139,6 @@ def _line(flags, translator, number, source, target, size, hypothesis):
         entry["pieces"] = translator.tokenizer.pieces(hypothesis.tokens)
         entry["token_log_probabilities"] = [round(float(p), 6) for p in hypothesis.token_log_probabilities]
     return json.dumps(entry, ensure_ascii=False) + "\n"
-
-
-def _warn(line):
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from keras_transformer.cli.arguments import (
     source_language,
     user_path,
 )
+from keras_transformer.cli.output import open_output, warn
 from keras_transformer.data.corpus import check_rereadable, in_chunks, one_line, read_lines
 from keras_transformer.decoding.engines import ENGINES
 from keras_transformer.decoding.loading import load_translator
@@ -30,7 +31,7 @@ from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.parsing.tree import tree_of
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import TextError, UserError
-from keras_transformer.utils.files import check_output, open_partial
+from keras_transformer.utils.files import check_output
 
 CHUNK = 1024
 """Number of lines to sort by length, translate together, and write in their original order."""
@@ -58,13 +59,13 @@ def main(arguments):
         keras_option=keras_option,
     )  # fmt: skip
     if flags.engine == "auto" and translator.engine == "ctranslate2":
-        _warn("translating with CTranslate2; use --engine=keras for Keras")
+        warn("translating with CTranslate2; use --engine=keras for Keras")
     if flags.format == "pretty" and not translator.tokenizer.constraint:
         raise UserError(f"--format=pretty needs a parser, but {flags.run} is not a parser; choose text or jsonl")
     most = flags.max_source_length or translator.hparams.max_length
     options = dataclasses.replace(options, max_source_length=most)
     progress = _Progress("sentences" if language else "lines") if flags.progress and not interactive else None
-    with open_partial(flags.output) if flags.output != "-" else contextlib.nullcontext(sys.stdout) as output:
+    with open_output(flags.output) as output:
         for chunk in itertools.chain([first] if first else [], chunks):
             numbers, texts, prefixes, phrases = zip(*chunk)
 
@@ -72,7 +73,7 @@ def main(arguments):
                 message = f"only the first {most:,} of {tokens:,} tokens are translated"
                 if translator.tokenizer.constraint:
                     message = f"its {tokens:,} tokens exceed the limit of {most:,}; wrote a flat tree"
-                _warn(f"line {numbers[row]}: {message}")
+                warn(f"line {numbers[row]}: {message}")
 
             try:
                 found = translator.translate(
@@ -86,7 +87,7 @@ def main(arguments):
                     error.name = f"line {numbers[error.index]}"
                 if not interactive:
                     raise
-                _warn(f"error: {error}")
+                warn(f"error: {error}")
                 continue
             write = _json_lines if flags.format == "jsonl" else _text_lines
             # A single write, so that a broken pipe or Ctrl-C leaves only complete lines.
@@ -192,7 +193,7 @@ def _typed_lines():
     """Yield (line number from 1, text, None, None) for each line typed at a prompt with history, until Ctrl-D."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  adds line editing and history to `input`
-    _warn("Type a line and press Enter to translate it. Ctrl-D quits.")
+    warn("Type a line and press Enter to translate it. Ctrl-D quits.")
     for number in itertools.count(1):
         try:
             text = input("> ")
@@ -207,7 +208,7 @@ def _lines(flags):
     """Yield (line number from 1, source, prefix or None, constraints or None) for the lines to translate."""
 
     def undecodable(line, message):
-        _warn(f"{message}; {'left the line blank' if flags.on_error == 'skip' else 'replaced the invalid bytes'}")
+        warn(f"{message}; {'left the line blank' if flags.on_error == 'skip' else 'replaced the invalid bytes'}")
         return "" if flags.on_error == "skip" else line.decode("utf-8", errors="replace")
 
     handler = None if flags.on_error == "stop" else undecodable
@@ -302,10 +303,6 @@ class _Progress:
         if done == count:
             self.before = total
             print(end="\r", file=sys.stderr, flush=True)
-
-
-def _warn(line):
-    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ def convert(job):
     from keras_transformer.conversion import ctranslate2
 
     vocab_size, hparams, weights = protocol.read_model(job["model"])
-    quantization = None if job["precision"] == "float32" else job["precision"]
-    ctranslate2.convert(weights, HParams(**hparams), pieces(vocab_size), job["folder"], quantization)
+    ctranslate2.convert(weights, HParams(**hparams), pieces(vocab_size), job["folder"], job["precision"])
 
 
 def pieces(vocab_size):

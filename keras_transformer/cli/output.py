@@ -1,5 +1,9 @@
 """Output of the commands."""
 
+import contextlib
+import sys
+
+from keras_transformer.utils.files import open_partial
 from keras_transformer.utils.logs import discard_output
 
 
@@ -14,3 +18,13 @@ def report_if_read(line):
         report(line)
     except BrokenPipeError:
         discard_output()
+
+
+def warn(line):
+    """Print a line to stderr without buffering."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def open_output(path):
+    """Return a context manager for the text file of `--output`: `open_partial(path)`, or stdout for "-"."""
+    return contextlib.nullcontext(sys.stdout) if path == "-" else open_partial(path)

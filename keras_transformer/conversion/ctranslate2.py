@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer.conversion.weights import first_unsupported
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import UserError, unknown
 from keras_transformer.utils.files import atomic_directory
 
 LAYER_NORM_EPSILON = {"post": 1e-6, "pre": 1e-6, "marian": 1e-5}
@@ -26,7 +26,7 @@ QUANTIZATIONS = (
 """Data types in which CTranslate2 stores matrices. With "int8_float32", the other weights are in float32."""
 
 
-def convert(weights, hparams, tokens, folder, quantization=None):
+def convert(weights, hparams, tokens, folder, quantization="float32"):
     """Write the model into a new directory that `ctranslate2.Translator` reads.
 
     CTranslate2 automatically appends EOS to every source and starts every target with BOS. The converted model
@@ -44,11 +44,13 @@ def convert(weights, hparams, tokens, folder, quantization=None):
         hparams: The model's `HParams`.
         tokens: List of all `vocab_size` pieces, indexed by id. They must be distinct.
         folder: The new directory, which appears only when it is complete.
-        quantization: Data type of the stored matrices, one of `QUANTIZATIONS` (default: float32).
+        quantization: Data type of the stored matrices, one of `QUANTIZATIONS`.
 
     Raises:
-        UserError: CTranslate2 does not support the model, or a weight is missing.
+        UserError: CTranslate2 does not support the model or the quantization, or a weight is missing.
     """
+    if quantization not in QUANTIZATIONS:
+        raise unknown("quantization", quantization, QUANTIZATIONS)
     if unsupported := unsupported_setting(hparams):
         name, value, known = unsupported
         known = " or ".join(map(str, known))

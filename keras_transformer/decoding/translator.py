@@ -19,7 +19,7 @@ from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.decoding.token_selection import NEG_INF
 from keras_transformer.models.loss import smoothed_cross_entropy
 from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserError
-from keras_transformer.visualization.attention import AttentionMaps, Tokens
+from keras_transformer.visualization.attention import KINDS, AttentionMaps, Tokens
 
 
 class Translator(BaseTranslator):
@@ -178,7 +178,7 @@ class Translator(BaseTranslator):
             )
         text = target if isinstance(target, str) else self._decode(hidden, ids, spans)
         tokens = map(self._tokens, (source_ids, ids, [BOS, *ids[:-1]]))
-        return AttentionMaps(source, text, *tokens, *map(np.concatenate, weights.values()))
+        return AttentionMaps(source, text, *tokens, *(np.concatenate(weights[kind]) for kind in KINDS))
 
     def _tokens(self, ids):
         words, word_of = self.tokenizer.words(ids)

@@ -10,14 +10,14 @@ from keras_transformer.exports.description import atomic_export, describe
 from keras_transformer.utils.errors import UserError
 
 
-def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
+def export_argos(run, folder, checkpoint=None, quantization="int8", force=False):
     """Write `translate-SOURCE_TARGET.argosmodel`, a package for Argos Translate.
 
     Args:
         run: `Run`.
         folder: New directory, which appears only when it is complete.
         checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no best).
-        quantization: One of `ctranslate2.QUANTIZATIONS` (default: "int8", as in Argos Translate's own packages).
+        quantization: One of `conversion.ctranslate2.QUANTIZATIONS`. Argos Translate's own packages use "int8".
         force: Whether to replace an existing export.
 
     Returns:
@@ -45,7 +45,7 @@ def export_argos(run, folder, checkpoint=None, quantization=None, force=False):
     with atomic_export(folder, force, description) as new:
         package = new / "contents" / name
         package.mkdir(parents=True)
-        convert(weights, run.hparams, pieces, package / "model", quantization or "int8")
+        convert(weights, run.hparams, pieces, package / "model", quantization)
         (package / "sentencepiece.model").write_bytes(tokenizer.to_bytes())
         (package / "metadata.json").write_text(json.dumps(metadata(problem), indent=2) + "\n", encoding="utf-8")
         archive = shutil.make_archive(str(new / name), "zip", package.parent, name)

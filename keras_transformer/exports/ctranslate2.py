@@ -1,10 +1,9 @@
 """Export of a run for CTranslate2."""
 
-from keras_transformer.conversion.ctranslate2 import POSITIONS, QUANTIZATIONS, convert
+from keras_transformer.conversion.ctranslate2 import POSITIONS, convert
 from keras_transformer.conversion.length_penalty import length_exponent
 from keras_transformer.conversion.weights import load_weights
 from keras_transformer.exports.description import atomic_export, describe
-from keras_transformer.utils.errors import unknown
 
 
 def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", force=False):
@@ -14,15 +13,13 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
         run: `Run`.
         folder: New directory, which appears only when it is complete.
         checkpoint: "best", "last", "averaged", "ema" or a step (default: the best, or the last if there is no best).
-        quantization: One of `QUANTIZATIONS`.
+        quantization: One of `conversion.ctranslate2.QUANTIZATIONS`.
         force: Whether to replace an existing export.
 
     Raises:
         UserError: CTranslate2 is not installed or does not support the model, the run is incomplete, or the directory
             exists or cannot be written.
     """
-    if quantization not in QUANTIZATIONS:
-        raise unknown("quantization", quantization, QUANTIZATIONS)
     tokenizer = run.tokenizer
     weights, state = load_weights(run, checkpoint)
     description = {"format": "ctranslate2", "quantization": quantization, "max_tokens": POSITIONS}
@@ -30,7 +27,7 @@ def export_ctranslate2(run, folder, checkpoint=None, quantization="float32", for
     description["length_penalty"] = length_exponent(run)
     with atomic_export(folder, force, {**description, **describe(run, checkpoint, state)}) as new:
         pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-        convert(weights, run.hparams, pieces, new, None if quantization == "float32" else quantization)
+        convert(weights, run.hparams, pieces, new, quantization)
         tokenizer.save(new)
         for side, model in zip(("source", "target"), getattr(tokenizer, "models", ())):
             (new / f"{side}.spm").write_bytes(model)

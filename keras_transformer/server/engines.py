@@ -208,14 +208,9 @@ class CTranslate2Engine(TranslatorEngine):
 
     def __init__(self, path, about, **search):
         super().__init__(CTranslate2Translator.from_export(path, about), about["max_tokens"], **search)
-        self.about = _description(path, about)
-
-    def translate(self, texts, nbest):
         # CTranslate2 does not support a parser's constraint. The tokenizer repairs incomplete trees.
-        found = self._translator.translate(
-            texts, nbest=nbest, max_source_length=self.max_tokens, constraint=None, **self._search
-        )
-        return [[Output(one.text, _finite(one.score)) for one in hypotheses] for hypotheses in found]
+        self._search["constraint"] = None
+        self.about = _description(path, about)
 
 
 def load_engine(path, *, checkpoint=None, precision=None, jit_compile=False, ensemble=(), engine="auto", **search):

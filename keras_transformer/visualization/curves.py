@@ -1,5 +1,6 @@
 """Matplotlib learning curves: loss, score, learning rate and speed of one or several runs."""
 
+import bisect
 import itertools
 
 from keras_transformer.utils.errors import UserError
@@ -67,14 +68,9 @@ def _places(train, over):
     """Return a function that maps a step to its x value, the total of the quantity `over` up to this step."""
     if over == "step":
         return lambda step: step
-    totals = list(itertools.accumulate(row[over] / (3600 if over == "seconds" else 1) for _, row in train))
-    known = dict(zip((step for step, _ in train), totals))
-
-    def place(step):
-        at = max((one for one in known if one <= step), default=None)
-        return 0.0 if at is None else known[at]
-
-    return place
+    steps, divisor = [step for step, _ in train], 3600 if over == "seconds" else 1
+    totals = list(itertools.accumulate((row[over] / divisor for _, row in train), initial=0.0))
+    return lambda step: totals[bisect.bisect_right(steps, step)]
 
 
 def _score_name(row):

@@ -148,7 +148,7 @@ def test_attention_page_holds_all_weights_and_no_links():
             assert [tuple(form[side]) for side in ("queries", "keys")] == [t.labels for t in expected.sides(kind)]
             values = np.frombuffer(base64.b64decode(form["weights"]), "uint8").reshape(weights.shape)
             np.testing.assert_allclose(values / 255, weights, atol=0.5 / 255 + 1e-6)
-    page = attention_page(maps)
+    page = maps.page()
     assert shown(page)["chosen"] == {"map": 2, "layer": 0, "heads": [0, 1, 2], "form": "words"}
     assert not re.search(r"(src|href)\s*=|https?:(?!//www.w3.org)|@import|url\(", page)
 
