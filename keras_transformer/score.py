@@ -12,8 +12,8 @@ from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.data.placeholders import hide_in_target
 from keras_transformer.metrics.perplexity import perplexity
 from keras_transformer.runs.run import Run
-from keras_transformer.utils.errors import TextError, UserError
-from keras_transformer.utils.files import check_output
+from keras_transformer.utils.errors import UserError, texts_named
+from keras_transformer.utils.files import check_output, finite_or_null
 
 CHUNK = 1024
 """Number of pairs to sort by length, score together, and write in their original order."""
@@ -92,11 +92,8 @@ def _parse(arguments):
 def _scored(translator, chunk, flags, max_length):
     """Yield (line number, source, target, number of target tokens, `Hypothesis` or None if the pair is too long)."""
     tagged = tag_texts([source for _, (source, _) in chunk], flags.to, translator.tokenizer.languages)
-    try:
+    with texts_named([f"line {number}" for number, _ in chunk]):
         hidden, spans = translator.hide_spans(tagged)
-    except TextError as error:
-        error.name = f"line {chunk[error.index][0]}"
-        raise
     rows, sources = [], translator.tokenizer.encode(hidden)
     for (number, (source, target)), ids, of_source in zip(chunk, sources, spans):
         try:
@@ -108,11 +105,8 @@ def _scored(translator, chunk, flags, max_length):
             warn(f"line {number} is not scored, because it has {max(sizes):,} tokens (--max_length={max_length})")
         rows.append((number, source, target, labels, sizes))
     kept = [row for row in rows if max(row[-1]) <= max_length]
-    try:
+    with texts_named([f"line {row[0]}" for row in kept]):
         found = iter(translator.score([row[1] for row in kept], [row[3] for row in kept], flags.alpha, flags.to))
-    except TextError as error:
-        error.name = f"line {kept[error.index][0]}"
-        raise
     for number, source, target, _, sizes in rows:
         yield number, source, target, sizes[1], next(found) if max(sizes) <= max_length else None
 
@@ -123,10 +117,9 @@ def _line(flags, translator, number, source, target, size, hypothesis):
     If the pair is too long, `hypothesis` is None. The log-probability and the score in the line are then nan (in text)
     or null (in JSON).
     """
-    figures = (hypothesis.log_probability, hypothesis.score) if hypothesis else (math.nan, math.nan)
+    log_p, score = (hypothesis.log_probability, hypothesis.score) if hypothesis else (math.nan, math.nan)
     if flags.format == "text":
-        return f"{figures[0]:.6f}\t{size}\t{figures[1]:.6f}\n"
-    log_p, score = figures if hypothesis else (None, None)  # JSON has no NaN
+        return f"{log_p:.6f}\t{size}\t{score:.6f}\n"
     entry = {
         "line": number,
         "source": source,
@@ -138,7 +131,7 @@ def _line(flags, translator, number, source, target, size, hypothesis):
     if flags.token_scores and hypothesis:
         entry["pieces"] = translator.tokenizer.pieces(hypothesis.tokens)
         entry["token_log_probabilities"] = [round(float(p), 6) for p in hypothesis.token_log_probabilities]
-    return json.dumps(entry, ensure_ascii=False) + "\n"
+    return json.dumps(finite_or_null(entry), ensure_ascii=False) + "\n"
 
 
 if __name__ == "__main__":

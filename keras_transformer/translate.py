@@ -30,8 +30,8 @@ from keras_transformer.decoding.loading import load_translator
 from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.parsing.tree import tree_of
 from keras_transformer.runs.run import Run
-from keras_transformer.utils.errors import TextError, UserError
-from keras_transformer.utils.files import check_output
+from keras_transformer.utils.errors import UserError, texts_named
+from keras_transformer.utils.files import check_output, finite_or_null
 
 CHUNK = 1024
 """Number of lines to sort by length, translate together, and write in their original order."""
@@ -76,15 +76,14 @@ def main(arguments):
                 warn(f"line {numbers[row]}: {message}")
 
             try:
-                found = translator.translate(
-                    texts, prefixes=prefixes if flags.prefixes else None,
-                    phrases=[line.split("\t") for line in phrases] if flags.constraints else None,
-                    token_scores=flags.token_scores, alignments=flags.alignments, split_sentences=language,
-                    to=flags.to, report=progress, cut=cut, **vars(options),
-                )  # fmt: skip
+                with texts_named([f"line {number}" for number in numbers]):
+                    found = translator.translate(
+                        texts, prefixes=prefixes if flags.prefixes else None,
+                        phrases=[line.split("\t") for line in phrases] if flags.constraints else None,
+                        token_scores=flags.token_scores, alignments=flags.alignments, split_sentences=language,
+                        to=flags.to, report=progress, cut=cut, **vars(options),
+                    )  # fmt: skip
             except UserError as error:
-                if isinstance(error, TextError):
-                    error.name = f"line {numbers[error.index]}"
                 if not interactive:
                     raise
                 warn(f"error: {error}")
@@ -276,13 +275,11 @@ def _json_lines(flags, translator, number, source, hypotheses):
             "log_probability": hypothesis.log_probability,
             "score": hypothesis.score,
         }
-        if not hypothesis.tokens:  # JSON has no infinity
-            entry |= {name: None for name in ("log_probability", "score") if entry[name] < 0}
         if flags.token_scores and hypothesis.tokens:
             entry["token_log_probabilities"] = [round(float(p), 6) for p in hypothesis.token_log_probabilities]
         if flags.alignments and hypothesis.tokens:
             entry["alignment"] = [[round(float(w), 4) for w in row] for row in hypothesis.alignment]
-        entries.append(entry)
+        entries.append(finite_or_null(entry))
     return json.dumps({"line": number, "source": source, "hypotheses": entries}, ensure_ascii=False) + "\n"
 
 

@@ -15,7 +15,7 @@ from keras_transformer.decoding.engines import choose_engine
 from keras_transformer.decoding.loading import load_translator
 from keras_transformer.decoding.search_options import SearchOptions
 from keras_transformer.runs.run import Run
-from keras_transformer.utils.errors import TextError, UserError
+from keras_transformer.utils.errors import UserError, texts_named
 from keras_transformer.utils.files import atomic_open, check_output, read_json, work_directory, write_json
 from keras_transformer.utils.progress import progress_bar
 
@@ -115,11 +115,8 @@ def augment(
                 if not paths[index].exists():
                     translate = translate or _translation(run, checkpoint, precision, jit_compile, engine, options)
                     numbers, texts = zip(*lines)
-                    try:
+                    with texts_named([f"{input_path}:{number}" for number in numbers]):
                         write_json(paths[index], translate(texts))
-                    except TextError as error:
-                        error.name = f"{input_path}:{numbers[error.index]}"
-                        raise
                     work.keep = True
                 advance(index * CHUNK + len(lines))
         _join(paths, output_path, result)

@@ -1,12 +1,11 @@
 """Records of an evaluation: the JSON object printed by `evaluate --json`, and the row appended by `--results`."""
 
 import dataclasses
-import math
 
 from keras_transformer.config.hparams import changed_fields
 from keras_transformer.runs.manifest import append_row, command, git_revision, machine
 from keras_transformer.runs.summary import training_summary
-from keras_transformer.utils.files import sha256
+from keras_transformer.utils.files import finite_or_null, sha256
 
 
 def summary(result, samples=0):
@@ -25,9 +24,9 @@ def summary(result, samples=0):
         "seconds": result.seconds,
         "scores": _named(result.scores),
         "score_that_counts": result.scores[-1].name,
-        "perplexity": _finite(result.perplexity),
-        "nll": _finite(result.nll()),
-        "by_length": [{**part, "perplexity": _finite(part["perplexity"])} for part in result.by_length()],
+        "perplexity": result.perplexity,
+        "nll": result.nll(),
+        "by_length": [finite_or_null(part) for part in result.by_length()],
     }
     if result.part_scores:
         row["directions"] = {name: _named(scores) for name, scores in result.part_scores.items()}
@@ -40,7 +39,7 @@ def summary(result, samples=0):
     if samples:
         names = ("source", "output", "reference")
         row["samples"] = [dict(zip(names, example)) for example in result.examples()[:samples]]
-    return row
+    return finite_or_null(row)
 
 
 def append_result(path, result):
@@ -56,8 +55,8 @@ def append_result(path, result):
         "split": result.split,
         **_columns(result.scores),
         "signatures": {score.name: score.signature for score in result.scores},
-        "perplexity": _rounded(result.perplexity),
-        "by_length": [{name: _rounded(cell) for name, cell in part.items()} for part in result.by_length()],
+        "perplexity": round(result.perplexity, 4),
+        "by_length": [_rounded(part) for part in result.by_length()],
         "checkpoint": result.checkpoint,
         "decoding": result.decoding,
         "decoding_seconds": round(result.seconds, 1),
@@ -74,7 +73,7 @@ def append_result(path, result):
     }
     if result.part_scores:
         row["directions"] = {name: _columns(scores) for name, scores in result.part_scores.items()}
-    append_row(path, row)
+    append_row(path, finite_or_null(row))
 
 
 def _named(scores):
@@ -87,11 +86,6 @@ def _columns(scores):
     return {score.name.lower().replace(" ", "_"): round(score.value, 2) for score in scores}
 
 
-def _finite(value):
-    """Return the value, or None if it is infinite or NaN, which JSON cannot represent."""
-    return value if math.isfinite(value) else None
-
-
-def _rounded(cell):
-    """Round a float to four decimals, or return None if it is not finite. Return other values unchanged."""
-    return _finite(round(cell, 4)) if isinstance(cell, float) else cell
+def _rounded(part):
+    """Round the floats of a dictionary to four decimals. Replace NaN and infinities with None."""
+    return finite_or_null({name: round(cell, 4) if isinstance(cell, float) else cell for name, cell in part.items()})

@@ -22,7 +22,7 @@ from keras_transformer.server.engines import BATCH_ROWS
 from keras_transformer.server.limits import LimitRequests, Limits
 from keras_transformer.server.metrics import CountRequests, Metrics
 from keras_transformer.server.stream import StreamedObjects, describe_error
-from keras_transformer.utils.errors import TextError, UserError
+from keras_transformer.utils.errors import UserError, texts_named
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
 MAX_SHOWN = 100
@@ -247,11 +247,8 @@ def _translate(engine, items):
     outputs = [None] * len(items)
     for nbest in {nbest for *_, nbest in items}:
         rows = [i for i, item in enumerate(items) if item[2] == nbest]
-        try:
+        with texts_named([items[i][0] for i in rows]):
             found = engine.translate([items[i][1] for i in rows], nbest)
-        except TextError as error:
-            error.name = items[rows[error.index]][0]
-            raise
         for i, several in zip(rows, found):
             outputs[i] = several
     return outputs
@@ -345,11 +342,8 @@ def _checked_lengths(engine, named, limit):
     Raises:
         UserError: A text has more than `limit` tokens, or too many marked spans.
     """
-    try:
+    with texts_named([*named]):
         tokens = engine.lengths([*named.values()])
-    except TextError as error:
-        error.name = [*named][error.index]
-        raise
     for name, count in zip(named, tokens):
         if limit is not None and count > limit:
             raise UserError(f"{name} must have at most {limit:,} tokens, got {count:,}. Split it into sentences.")

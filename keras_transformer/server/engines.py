@@ -124,7 +124,7 @@ class TranslatorEngine(Engine):
 
     def translate(self, texts, nbest):
         found = self._translator.translate(texts, nbest=nbest, max_source_length=self.max_tokens, **self._search)
-        return [[Output(one.text, _finite(one.score)) for one in hypotheses] for hypotheses in found]
+        return [[Output(one.text, _json_score(one.score)) for one in hypotheses] for hypotheses in found]
 
 
 class RunEngine(TranslatorEngine):
@@ -196,7 +196,7 @@ class SavedModelEngine(Engine):
         outputs = []
         for row, scores, hidden in zip(found["nbest"].numpy(), found["scores"].numpy(), spans):
             shown = [show_spans(text.decode(), hidden) if self.placeholders else text.decode() for text in row[:nbest]]
-            several = [Output(text, _finite(score)) for text, score in zip(shown, scores)]
+            several = [Output(text, _json_score(score)) for text, score in zip(shown, scores)]
             outputs.append(several[:1] + [one for one in several[1:] if one.score is not None])
         return outputs
 
@@ -265,6 +265,6 @@ def _description(path, about):
     return {"model": names or path.name, "problem": models[0].get("problem", "")}
 
 
-def _finite(score):
+def _json_score(score):
     """Return a score for JSON: None for −∞, which exports store as −1e9."""
     return float(score) if score > -1e8 else None

@@ -62,6 +62,16 @@ def errors_of(owners):
         raise
 
 
+@contextlib.contextmanager
+def texts_named(names):
+    """Set the name of the text in a `TextError` raised inside a `with` block to `names[index]`."""
+    try:
+        yield
+    except TextError as error:
+        error.name = names[error.index]
+        raise
+
+
 def shell_flag(name, value):
     """Return `--NAME=VALUE` quoted for a POSIX shell, for commands in messages."""
     return shlex.quote(f"--{name}={value}")
