@@ -85,9 +85,7 @@ class BatchedBeamSearch:
                 return tokens, log_p, scores
             alive = np.array(state.log_probabilities) > NEG_INF / 2
             nodes = kv_tree.live_nodes(np.array(state.path), alive, self._size)
-            past, recent, state = past_of(caches), state.cache, state._replace(cache=())
-            path, past = self._compact(state.path, past, recent, nodes, steps=steps, beam_size=options.beam_size)
-            state, caches = state._replace(path=path), with_past(caches, past)
+            state, caches = self._compacted(state, caches, nodes, options)
             if len(leaving):
                 rows = rows[staying]
                 kept, caches, inputs = self._choose((state._replace(index=()), caches, inputs), staying.astype("int32"))
@@ -132,7 +130,7 @@ class BatchedBeamSearch:
         state = start(batch, ops.shape(room)[0], options, path, self._empty(batch, beams), inputs)
         state = step(state, self._decoder(caches, beams), inputs, options)
         path = ops.pad(state.path, [(0, 0), (0, 0), (0, steps * options.beam_size)])
-        return state._replace(path=path, cache=()), with_past(caches, state.cache)
+        return state._replace(path=path, cache=()), _with_past(caches, state.cache)
 
     def _run_segment(self, state, caches, inputs, options, steps):
         """Run at most `steps` steps. Return the state and a bool `[batch]` array, True for unfinished sentences."""
@@ -141,6 +139,13 @@ class BatchedBeamSearch:
         state = search(state._replace(cache=recent), decode, inputs, options, steps)
         return state, can_improve(state, inputs, options)
 
+    def _compacted(self, state, caches, nodes, options):
+        """Return the state and the caches with only the given nodes of the key/value tree (see `kv_tree.compact`)."""
+        path, past = self._compact(
+            state.path, _past_of(caches), state.cache, nodes, steps=SEGMENT, beam_size=options.beam_size
+        )
+        return state._replace(path=path, cache=()), _with_past(caches, past)
+
     def _empty(self, batch, nodes):
         """Return zero arrays for the keys and values of `nodes` nodes (see `kv_tree`), for each model."""
         return [model.empty_nodes(batch, nodes) for model in self.models]
@@ -148,7 +153,7 @@ class BatchedBeamSearch:
     def _decoder(self, caches, beams, first=0):
         """Return the function `decode` for `beam_search.step`. `first` is the index of the segment's first step."""
         caches = [cache._replace(kernels=model.step_kernels()) for model, cache in zip(self.models, caches)]
-        past_length = ops.shape(tree.flatten(past_of(caches))[0])[2]
+        past_length = ops.shape(tree.flatten(_past_of(caches))[0])[2]
 
         def decode(tokens, index, path, recent):
             node = (index - first) * beams
@@ -162,12 +167,12 @@ class BatchedBeamSearch:
         return decode
 
 
-def past_of(caches):
+def _past_of(caches):
     """Return the `past` of each `DecoderCache`."""
     return [cache.past for cache in caches]
 
 
-def with_past(caches, past):
+def _with_past(caches, past):
     """Return the `DecoderCache`s with a new `past` in each of them."""
     return [cache._replace(past=nodes) for cache, nodes in zip(caches, past)]
 

@@ -4,12 +4,22 @@ import tensorflow as tf
 
 from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.decoding import batched_search, kv_tree
-from keras_transformer.decoding.batched_search import BatchedBeamSearch, past_of, with_past
+from keras_transformer.decoding.batched_search import BatchedBeamSearch
 from keras_transformer.decoding.token_selection import NEG_INF
 
 
 class GraphBeamSearch(BatchedBeamSearch):
-    """Variant of `BatchedBeamSearch` that runs inside a `tf.function` and returns the same results."""
+    """Variant of `BatchedBeamSearch` that runs inside a `tf.function` and returns the same results.
+
+    There is one difference: this class does not detect model outputs that are not finite.
+
+    Args:
+        models: See `BatchedBeamSearch`.
+    """
+
+    def __init__(self, models):
+        super().__init__(models)
+        self._compact = kv_tree.compact
 
     def search(self, source, inputs, options):
         """Run the same search as `BatchedBeamSearch.search`, with tensors as arguments and results.
@@ -37,16 +47,13 @@ class GraphBeamSearch(BatchedBeamSearch):
 
     def _next_segment(self, options, rows, going, state, caches, inputs, found):
         """Loop body: run `SEGMENT` steps for the sentences `rows`. If few are unfinished, remove the finished ones."""
-        steps = batched_search.SEGMENT
-        state, going = self._run_segment(state, caches, inputs, options=options, steps=steps)
+        state, going = self._run_segment(state, caches, inputs, options=options, steps=batched_search.SEGMENT)
         best = (state.finished_tokens, state.finished_log_probabilities, state.finished_scores)
         found = tuple(tf.tensor_scatter_nd_update(old, rows[:, None], new) for old, new in zip(found, best))
         used = tf.reduce_any(state.path & (state.log_probabilities > NEG_INF / 2)[:, :, None], axis=1)
         most = tf.reduce_max(tf.reduce_sum(tf.cast(used, tf.int32), axis=1))
         nodes = tf.argsort(tf.cast(~used, tf.int32), axis=1, stable=True)[:, :most]
-        past, recent, state = past_of(caches), state.cache, state._replace(cache=())
-        path, past = kv_tree.compact(state.path, past, recent, nodes, steps=steps, beam_size=options.beam_size)
-        state, caches = state._replace(path=path), with_past(caches, past)
+        state, caches = self._compacted(state, caches, nodes, options)
         left = tf.reduce_sum(tf.cast(going, tf.float32))
         few = left <= batched_search.SHRINK * tf.cast(tf.shape(going)[0], tf.float32)
         staying = tf.where(going | ~few)[:, 0]
