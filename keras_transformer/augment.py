@@ -3,6 +3,7 @@
 from keras_transformer.cli.arguments import (
     Parser,
     add_decoding_flags,
+    add_precision_flag,
     add_run_flags,
     add_sampling_flags,
     positive_int,
@@ -46,15 +47,12 @@ def main(arguments):
         "--shard", type=shard, default=(1, 1), metavar="I/N", help="translate only the I-th of N parts of --input"
     )
     parser.add_argument("--nbest", type=positive_int, default=1, help="maximum number of pairs per line (default 1)")
-    parser.add_argument(
-        "--precision", choices=("float32", "bfloat16"), default="float32",
-        help="precision of weights and computation (default float32)",
-    )  # fmt: skip
+    add_precision_flag(parser)
     parser.add_argument("--jit_compile", action="store_true", help="compile with XLA (always on with JAX)")
     parser.add_argument(
         "--engine", choices=ENGINES, default="keras", help="translation engine, as in translate (default keras)"
     )
-    add_decoding_flags(parser.add_argument_group("search"), grammar=False)
+    add_decoding_flags(parser.add_argument_group("search"))
     add_sampling_flags(parser)
     flags = parser.parse_args(arguments)
     sampling = sampling_arguments(parser, flags)

@@ -9,6 +9,8 @@ from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import (
     Parser,
     add_decoding_flags,
+    add_grammar_flag,
+    add_repetition_flags,
     add_run_flags,
     decoding_arguments,
     non_negative_int,
@@ -35,6 +37,8 @@ def main(arguments):
     )
     add_run_flags(parser, required=False)
     add_decoding_flags(parser)
+    add_repetition_flags(parser)
+    add_grammar_flag(parser)
     parser.add_argument(
         "--split", type=lambda text: text.split(","), default=["test"], metavar="SPLIT",
         help="split to evaluate, or several separated by commas, such as test,test_2017,test_coco (default test)",

@@ -5,10 +5,10 @@ from pathlib import Path
 from keras_transformer.backend.loading import check_packages, chosen_backend, load_keras
 from keras_transformer.cli.arguments import (
     Parser,
+    add_decoding_flags,
+    add_precision_flag,
     add_run_flags,
-    alpha,
     beam_size,
-    extra_length,
     positive_int,
     run_command,
     user_path,
@@ -107,21 +107,14 @@ def _parse(arguments):
     parser.add_argument("--output_dir", type=user_path, required=True, help="new directory for the export")
     parser.add_argument("--force", action="store_true", help="replace an existing export in --output_dir")
     group = parser.add_argument_group("saved_model and keras")
-    group.add_argument(
-        "--precision", choices=("float32", "bfloat16"), help="precision of weights and computation (default float32)"
-    )
+    add_precision_flag(group, default=None)
     group = parser.add_argument_group("saved_model")
     group.add_argument(
         "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
         help="another run with the same vocabulary, as in translate (repeatable)",
     )  # fmt: skip
-    group.add_argument("--beam_size", type=beam_size, help="beams per sentence (default: hparams of the run)")
-    group.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
+    add_decoding_flags(group)
     group.add_argument("--nbest", type=beam_size, help="translations per text (default 1)")
-    group.add_argument(
-        "--extra_length", type=extra_length,
-        help="maximum number of tokens beyond the source length (default: hparams of the run)",
-    )  # fmt: skip
     group.add_argument(
         "--max_beam_size", type=beam_size, help="maximum beam size of translate_with_options (default 8)"
     )

@@ -5,7 +5,15 @@ import json
 import math
 
 from keras_transformer.backend.loading import load_keras
-from keras_transformer.cli.arguments import Parser, add_run_flags, alpha, positive_int, run_command, user_path
+from keras_transformer.cli.arguments import (
+    Parser,
+    add_precision_flag,
+    add_run_flags,
+    alpha,
+    positive_int,
+    run_command,
+    user_path,
+)
 from keras_transformer.cli.output import open_output, warn
 from keras_transformer.data.corpus import in_chunks, read_pairs
 from keras_transformer.data.language_tags import tag_texts
@@ -76,10 +84,7 @@ def _parse(arguments):
         help="maximum number of tokens per side, including EOS, beyond which pairs get nan (default: hparams of the "
         "run)",
     )  # fmt: skip
-    parser.add_argument(
-        "--precision", choices=("float32", "bfloat16"), default="float32",
-        help="precision of weights and computation (default float32)",
-    )  # fmt: skip
+    add_precision_flag(parser)
     flags = parser.parse_args(arguments)
     if flags.token_scores and flags.format != "jsonl":
         parser.error("--token_scores needs --format=jsonl")

@@ -5,12 +5,11 @@ import socket
 
 from keras_transformer.cli.arguments import (
     Parser,
+    add_decoding_flags,
+    add_precision_flag,
     add_repetition_flags,
     add_run_flags,
     add_sentences_flag,
-    alpha,
-    beam_size,
-    extra_length,
     non_negative_float,
     non_negative_int,
     positive_int,
@@ -95,22 +94,12 @@ def _parse(arguments):
         help="translation engine, where auto uses ctranslate2 if it is installed and supports the run and all "
         "options, and no GPU is found (default auto)",
     )  # fmt: skip
-    parser.add_argument(
-        "--precision", choices=("float32", "bfloat16"), help="precision of weights and computation (default float32)"
-    )
+    add_precision_flag(parser, default=None)
     parser.add_argument(
         "--jit_compile", default="auto", choices=("auto", "on", "off"),
         help="compile with XLA, where auto compiles only single sentences (default auto)",
     )  # fmt: skip
-    parser.add_argument(
-        "--beam_size", type=beam_size,
-        help="beams per sentence, and maximum number of translations per text (default: hparams of the run)",
-    )  # fmt: skip
-    parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
-    parser.add_argument(
-        "--extra_length", type=extra_length,
-        help="maximum number of tokens beyond the source length (default: hparams of the run)",
-    )  # fmt: skip
+    add_decoding_flags(parser, "beams per sentence, and maximum number of translations per text")
     add_repetition_flags(parser)
     add_sentences_flag(parser)
     group = parser.add_argument_group("address")

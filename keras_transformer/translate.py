@@ -11,6 +11,9 @@ import time
 from keras_transformer.cli.arguments import (
     Parser,
     add_decoding_flags,
+    add_grammar_flag,
+    add_precision_flag,
+    add_repetition_flags,
     add_run_flags,
     add_sampling_flags,
     add_sentences_flag,
@@ -136,10 +139,7 @@ def _parse(arguments):
     parser.add_argument(
         "--alignments", action="store_true", help="write the attention to the source tokens (requires --format=jsonl)"
     )
-    parser.add_argument(
-        "--precision", choices=("float32", "bfloat16"), default="float32",
-        help="precision of weights and computation (default float32)",
-    )  # fmt: skip
+    add_precision_flag(parser)
     parser.add_argument(
         "--jit_compile", action="store_true", help="compile with XLA, useful for many lines (JAX always compiles)"
     )
@@ -154,6 +154,8 @@ def _parse(arguments):
     )  # fmt: skip
     group = parser.add_argument_group("search")
     add_decoding_flags(group)
+    add_repetition_flags(group)
+    add_grammar_flag(group)
     group.add_argument(
         "--min_length", type=non_negative_int, default=0, help="minimum number of tokens per translation (default 0)"
     )

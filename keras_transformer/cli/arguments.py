@@ -172,20 +172,26 @@ def add_run_flags(parser, required=True, ensemble=False):
         )  # fmt: skip
 
 
-def add_decoding_flags(parser, grammar=True):
-    """Add the flags of beam search. If `grammar` is true, also add `--unconstrained` and the repetition flags."""
-    parser.add_argument("--beam_size", type=beam_size, help="beams per sentence (default: hparams of the run)")
+def add_precision_flag(parser, default="float32"):
+    """Add `--precision`. With `default=None`, the command can detect whether the user sets the flag."""
+    parser.add_argument(
+        "--precision", choices=("float32", "bfloat16"), default=default,
+        help="precision of weights and computation (default float32)",
+    )  # fmt: skip
+
+
+def add_decoding_flags(parser, beams="beams per sentence"):
+    """Add the flags of beam search, `--beam_size`, `--alpha` and `--extra_length`.
+
+    Args:
+        parser: The parser or group.
+        beams: Beginning of the help text of `--beam_size`.
+    """
+    parser.add_argument("--beam_size", type=beam_size, help=f"{beams} (default: hparams of the run)")
     parser.add_argument("--alpha", type=alpha, help="exponent of the length penalty (default: hparams of the run)")
     parser.add_argument(
         "--extra_length", type=extra_length,
         help="maximum number of tokens beyond the source length (default: hparams of the run)",
-    )  # fmt: skip
-    if not grammar:
-        return
-    add_repetition_flags(parser)
-    parser.add_argument(
-        "--unconstrained", action="store_true",
-        help="for parsers: do not restrict the search to valid trees, and repair invalid trees",
     )  # fmt: skip
 
 
@@ -198,6 +204,14 @@ def add_repetition_flags(parser):
     parser.add_argument(
         "--repetition_penalty", type=repetition_penalty, metavar="F",
         help="factor for the log-probability of tokens that are already in the translation (default 1: no penalty)",
+    )  # fmt: skip
+
+
+def add_grammar_flag(parser):
+    """Add `--unconstrained`."""
+    parser.add_argument(
+        "--unconstrained", action="store_true",
+        help="for parsers: do not restrict the search to valid trees, and repair invalid trees",
     )  # fmt: skip
 
 
