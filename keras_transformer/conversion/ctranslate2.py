@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_transformer.conversion.weights import first_unsupported
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
-from keras_transformer.utils.errors import UserError, unknown
+from keras_transformer.utils.errors import UserError, optional_import, unknown
 from keras_transformer.utils.files import atomic_directory
 
 LAYER_NORM_EPSILON = {"post": 1e-6, "pre": 1e-6, "marian": 1e-5}
@@ -16,7 +16,6 @@ MODELS = ("transformer", "marian")
 POSITION_KINDS = ("sinusoidal", "learned")
 POSITIONS = 1024
 """Maximum number of tokens in a text, and size of the position table. CTranslate2 raises an error for longer texts."""
-INSTALL = "pip install 'keras-transformer-toolkit[ctranslate2]'"
 REMEDY = "Use --engine=keras, or export with --format=saved_model."
 EXCLUDED = -1e4
 """Bias that masks the logits of PAD and BOS. It is within the range of float16."""
@@ -47,7 +46,8 @@ def convert(weights, hparams, tokens, folder, quantization="float32"):
         quantization: Data type of the stored matrices, one of `QUANTIZATIONS`.
 
     Raises:
-        UserError: CTranslate2 does not support the model or the quantization, or a weight is missing.
+        UserError: CTranslate2 is not installed or does not support the model or the quantization, or a weight is
+            missing.
     """
     if quantization not in QUANTIZATIONS:
         raise unknown("quantization", quantization, QUANTIZATIONS)
@@ -57,7 +57,8 @@ def convert(weights, hparams, tokens, folder, quantization="float32"):
         raise UserError(f"a model for CTranslate2 must have {name}={known}, got {value}. {REMEDY}")
     if len(set(tokens)) != len(tokens):
         raise UserError(f"a vocabulary for CTranslate2 must not contain the same piece twice. {REMEDY}")
-    specs = _specs()
+    with optional_import("the conversion for CTranslate2", "ctranslate2", "ctranslate2"):
+        from ctranslate2 import specs
 
     spec = specs.TransformerSpec.from_config(
         (hparams.num_layers, hparams.decoder_depth), hparams.num_heads, pre_norm=hparams.norm == "pre",
@@ -127,15 +128,6 @@ def _quantize(spec, quantization):
             setattr(layer, name.rpartition("/")[2], model_spec.NumpyVariable(value.array.astype(bfloat16)))
 
     model_spec.visit_spec(spec, convert)
-
-
-def _specs():
-    """Return CTranslate2's module of model specifications."""
-    try:
-        from ctranslate2 import specs
-    except ImportError:
-        raise UserError(f"CTranslate2 is missing. Run {INSTALL}.") from None
-    return specs
 
 
 def unsupported_setting(hparams):

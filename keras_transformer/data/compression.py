@@ -7,7 +7,7 @@ import sys
 import zlib
 from pathlib import Path
 
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import UserError, install_command
 
 SUFFIXES = (".gz", ".xz", ".zst")
 
@@ -75,7 +75,6 @@ def _zstd(path):
             from backports import zstd
     except ImportError:
         raise UserError(
-            f"reading {Path(path).name} needs a zstd package. Run pip install 'keras-transformer-toolkit[zstd]', or "
-            "decompress the file."
+            f"reading {Path(path).name} needs a zstd package. Run {install_command('zstd')}, or decompress the file."
         ) from None
     return zstd

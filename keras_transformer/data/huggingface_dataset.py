@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import UserError, optional_import
 
 PREFIX = "dataset:"
 FORM = "dataset:NAME[:CONFIG[:SPLIT]]"
@@ -95,11 +95,8 @@ class HuggingFaceDataset:
 
     def _open(self):
         """Return the split as a `datasets.Dataset`."""
-        try:
+        with optional_import(f"{PREFIX}{self.name}", "datasets", "datasets"):
             import datasets
-        except ImportError:
-            install = "pip install 'keras-transformer-toolkit[datasets]'"
-            raise UserError(f"{PREFIX}{self.name} needs the package `datasets`. Run {install}.") from None
         saved = any((Path(self.name) / name).is_file() for name in SAVED)
         if saved and self.config:
             raise UserError(

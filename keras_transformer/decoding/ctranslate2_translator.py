@@ -9,12 +9,12 @@ import numpy as np
 
 from keras_transformer.config.hparams import HParams
 from keras_transformer.conversion.cache import converted_files
-from keras_transformer.conversion.ctranslate2 import INSTALL, POSITIONS
+from keras_transformer.conversion.ctranslate2 import POSITIONS
 from keras_transformer.data.tokenizers.base import EOS
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.decoding.base_translator import BaseTranslator, Hypothesis, score_of
 from keras_transformer.utils.cores import usable_cores
-from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserError, errors_of
+from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserError, errors_of, optional_import
 
 BATCH_ROWS = 32
 LIMIT_STEP = 16
@@ -42,10 +42,8 @@ class CTranslate2Translator(BaseTranslator):
     supports_phrases = False
 
     def __init__(self, read_files, tokenizer, hparams, threads=None):
-        try:
+        with optional_import("engine ctranslate2", "ctranslate2", "ctranslate2"):
             import ctranslate2
-        except ImportError:
-            raise UserError(f"CTranslate2 is missing. Run {INSTALL}.") from None
         super().__init__(tokenizer, hparams)
         self._library = ctranslate2
         # Each thread has its own batch. Threads that share a batch wait for each other, which is slow on busy cores.

@@ -3,9 +3,9 @@
 import importlib.util
 import logging
 
-from keras_transformer.conversion.ctranslate2 import INSTALL, POSITIONS, unsupported_setting
+from keras_transformer.conversion.ctranslate2 import POSITIONS, unsupported_setting
 from keras_transformer.decoding.search_options import SearchOptions
-from keras_transformer.utils.errors import UserError, unknown
+from keras_transformer.utils.errors import UserError, install_command, unknown
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,8 @@ def choose_engine(
     reason = reason or _unsupported(runs, checkpoint, precision, jit_compile)
     if engine == "ctranslate2":
         if not installed:
-            raise UserError(f"engine ctranslate2 needs the package ctranslate2. Run {INSTALL}, or use engine keras.")
+            install = install_command("ctranslate2")
+            raise UserError(f"engine ctranslate2 needs the package ctranslate2. Run {install}, or use engine keras.")
         if reason:
             raise UserError(f"engine ctranslate2 does not support {reason}. Use engine keras.")
         return engine

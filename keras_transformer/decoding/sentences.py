@@ -6,7 +6,7 @@ import itertools
 
 from keras_transformer.data.language_tags import TAG
 from keras_transformer.data.placeholders import split_around_spans
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import optional_import
 from keras_transformer.utils.text import UNSPACED
 
 CJK = "\u3000"
@@ -31,12 +31,8 @@ def split_texts(texts, language, keep_spans=False, languages=()):
     Raises:
         UserError: `sentencex` is not installed.
     """
-    try:
+    with optional_import("split_sentences", "sentencex", "sentences"):
         from sentencex import segment
-    except ImportError:
-        raise UserError(
-            "split_sentences needs the package sentencex. Run pip install 'keras-transformer-toolkit[sentences]'."
-        ) from None
     split = functools.partial(_split, segment, language)
     sentences, owners = [], []
     for owner, text in enumerate(texts):

@@ -3,7 +3,7 @@
 import base64
 
 from keras_transformer.data.tokenizers.base import EOS, SPECIAL, UNK
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import UserError, optional_import
 
 SPACE = "▁"
 """Character that SentencePiece uses for spaces."""
@@ -27,11 +27,8 @@ def fast_tokenizer(pieces, source_model):
     Raises:
         UserError: protobuf, which parses the model, is not installed, or the model's pieces end with spaces.
     """
-    try:
+    with optional_import("--format=huggingface", "protobuf", "huggingface"):
         from sentencepiece import sentencepiece_model_pb2 as protocol
-    except ImportError:
-        extra = "keras-transformer-toolkit[huggingface]"
-        raise UserError(f"--format=huggingface needs the package protobuf. Run pip install '{extra}'.") from None
     source = protocol.ModelProto.FromString(source_model)
     if source.trainer_spec.treat_whitespace_as_suffix:
         raise UserError(

@@ -1,8 +1,6 @@
 """Upload of exports to the Hugging Face Hub."""
 
-from keras_transformer.utils.errors import UserError
-
-EXTRA = "pip install 'keras-transformer-toolkit[huggingface]'"
+from keras_transformer.utils.errors import UserError, optional_import
 
 
 def check_upload(repository):
@@ -11,12 +9,10 @@ def check_upload(repository):
     Args:
         repository: Name of a model repository, "USER/NAME".
     """
-    try:
+    with optional_import("--push_to_hub", "huggingface_hub", "huggingface"):
         from huggingface_hub import get_token
         from huggingface_hub.errors import HFValidationError
         from huggingface_hub.utils import validate_repo_id
-    except ImportError:
-        raise UserError(f"--push_to_hub needs the package huggingface_hub. Run {EXTRA}.") from None
     try:
         validate_repo_id(repository)
         valid = "/" in repository

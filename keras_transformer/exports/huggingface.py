@@ -18,7 +18,7 @@ from keras_transformer.exports.description import atomic_export, describe
 from keras_transformer.exports.fast_tokenizer import fast_tokenizer
 from keras_transformer.exports.model_card import model_card
 from keras_transformer.pretrained.marian_weights import EMBEDDING, LOGITS_BIAS, layer_weights, to_marian
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import UserError, optional_import
 
 POSITIONS = 1024
 """Maximum number of tokens in a text, which is the size of Marian's position table."""
@@ -40,7 +40,8 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
         UserError: safetensors or protobuf is not installed, Marian does not support the model, or the directory cannot
             be written.
     """
-    save_file = _save_file()
+    with optional_import("--format=huggingface", "safetensors", "huggingface"):
+        from safetensors.numpy import save_file
     hparams, tokenizer = run.hparams, run.tokenizer
     _check(run)
     weights, state = load_weights(run, checkpoint)
@@ -126,15 +127,6 @@ def tokenizer_config(problem):
         "pad_token": SPECIAL[PAD], "eos_token": SPECIAL[EOS], "bos_token": SPECIAL[BOS], "unk_token": SPECIAL[UNK],
         "model_max_length": POSITIONS, "separate_vocabs": False, "clean_up_tokenization_spaces": False,
     }  # fmt: skip
-
-
-def _save_file():
-    try:
-        from safetensors.numpy import save_file
-    except ImportError:
-        extra = "keras-transformer-toolkit[huggingface]"
-        raise UserError(f"--format=huggingface needs the package safetensors. Run pip install '{extra}'.") from None
-    return save_file
 
 
 def _check(run):

@@ -8,7 +8,7 @@ more n-grams match. The score is therefore higher than that of sacreBLEU and mus
 import re
 
 from keras_transformer.metrics.bleu import Score
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import optional_import
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 
@@ -53,10 +53,8 @@ def split_compounds(tokens):
 
 def check_installed():
     """Raise a `UserError` if sacremoses is missing."""
-    try:
+    with optional_import("paper BLEU", "sacremoses", "moses"):
         import sacremoses  # noqa: F401
-    except ImportError:
-        raise UserError("paper BLEU needs the Moses tokenizer. Run pip install sacremoses.") from None
 
 
 def _version():

@@ -11,7 +11,7 @@ from keras_transformer.config.hparams import HParams
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer
 from keras_transformer.data.tokenizers.marian import MarianTokenizer
 from keras_transformer.pretrained.marian_weights import EMBEDDING, LOGITS_BIAS, from_marian, layer_weights
-from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.errors import UserError, optional_import
 from keras_transformer.utils.files import read_json
 
 WEIGHTS = "model.safetensors"
@@ -87,11 +87,9 @@ def locate(name, revision=None):
         return path
     if str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
         raise UserError(f"{path} is not a directory. Specify a directory, or the name USER/NAME of a model on the hub.")
-    try:
+    with optional_import("a model on the hub", "huggingface_hub", "huggingface"):
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HTTPError
-    except ImportError:
-        raise _missing_package("models on the hub") from None
     try:
         return Path(snapshot_download(str(name), revision=revision, allow_patterns=[*FILES, *OPTIONAL_FILES]))
     except (HTTPError, OSError, ValueError) as error:
@@ -203,11 +201,9 @@ def _load_tokenizer(folder, pieces):
 
 
 def _read_weights(folder):
-    try:
+    with optional_import(f"reading {folder / WEIGHTS}", "safetensors", "huggingface"):
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
-    except ImportError:
-        raise _missing_package("the weights") from None
     try:
         return load_file(folder / WEIGHTS)
     except (SafetensorError, TypeError, KeyError) as error:  # for example, NumPy has no bfloat16
@@ -261,7 +257,3 @@ def _languages(folder):
             path = folder / "tokenizer_config.json"
             raise UserError(f"{path}: {name} must be a string, got {json.dumps(value)}. {OTHER}")
     return tuple(map(config.get, names))
-
-
-def _missing_package(what):
-    return UserError(f"{what} need a missing package. Run pip install 'keras-transformer-toolkit[huggingface]'.")

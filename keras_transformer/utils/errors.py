@@ -72,6 +72,26 @@ def texts_named(names):
         raise
 
 
+@contextlib.contextmanager
+def optional_import(what, package, extra):
+    """Convert an `ImportError` raised inside a `with` block to a `UserError` that names the package.
+
+    Args:
+        what: Feature that needs the package, for the beginning of the message.
+        package: Name of the package.
+        extra: Extra in pyproject.toml that contains the package.
+    """
+    try:
+        yield
+    except ImportError:
+        raise UserError(f"{what} needs the package {package}. Run {install_command(extra)}.") from None
+
+
+def install_command(extra):
+    """Return the command that installs the packages of an extra in pyproject.toml."""
+    return f"pip install 'keras-transformer-toolkit[{extra}]'"
+
+
 def shell_flag(name, value):
     """Return `--NAME=VALUE` quoted for a POSIX shell, for commands in messages."""
     return shlex.quote(f"--{name}={value}")

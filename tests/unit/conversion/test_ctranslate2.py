@@ -1,5 +1,7 @@
 """Tests of the conversion to CTranslate2: equal probabilities, and errors for unsupported models."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,17 @@ def test_conversion_rejects_unsupported_models(tmp_path, change, message):
     with pytest.raises(kt.UserError, match="a vocabulary for CTranslate2 must not contain the same piece twice"):
         conversion.convert({}, kt.HParams(**SMALL), ["a", "b", "c", "a"], tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_conversion_rejects_unknown_quantization(tmp_path):
+    with pytest.raises(kt.UserError, match="unknown quantization 'int3': did you mean int"):
+        conversion.convert({}, kt.HParams(**SMALL), list("abcd"), tmp_path / "new", "int3")
+
+
+def test_conversion_names_missing_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(kt.UserError, match=r"needs the package ctranslate2\. Run pip install .*\[ctranslate2\]"):
+        conversion.convert({}, kt.HParams(**SMALL), list("abcd"), tmp_path / "new")
 
 
 def test_conversion_names_missing_weights(tmp_path):

@@ -133,5 +133,5 @@ def test_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     (source,) = parse_sources("dataset:user/corpus:en-de", tmp_path, LANGUAGES)
     assert complaint(lambda: list(source.pairs())) == (
-        "dataset:user/corpus needs the package `datasets`. Run pip install 'keras-transformer-toolkit[datasets]'."
+        "dataset:user/corpus needs the package datasets. Run pip install 'keras-transformer-toolkit[datasets]'."
     )

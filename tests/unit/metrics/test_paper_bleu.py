@@ -83,7 +83,9 @@ def test_evaluate_prints_paper_bleu_before_main_score(call, run, tmp_path, monke
     assert row["paper_bleu"] >= 0 and "compounds:split" in row["signatures"]["paper BLEU"]
 
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    call("evaluate", *flags).refused("paper BLEU needs the Moses tokenizer. Run pip install sacremoses.")
+    call("evaluate", *flags).refused(
+        "paper BLEU needs the package sacremoses. Run pip install 'keras-transformer-toolkit[moses]'."
+    )
 
 
 def test_paper_bleu_requires_plain_text(call, home):
