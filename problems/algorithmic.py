@@ -5,6 +5,8 @@ import hashlib
 import random
 
 from keras_transformer.config.registry import register_problem
+from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
+from keras_transformer.metrics.bleu import exact_match, tokenized_bleu
 from keras_transformer.tasks.problem import Problem, setting
 from keras_transformer.utils.errors import UserError
 
@@ -57,13 +59,9 @@ class SymbolProblem(Problem):
         return [f"s{i}" for i in range(self.num_symbols)]
 
     def make_tokenizer(self):
-        from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
-
         return SymbolTokenizer(self.symbols())
 
     def score(self, hypotheses, references):
-        from keras_transformer.metrics.bleu import exact_match, tokenized_bleu
-
         return [tokenized_bleu(hypotheses, references), exact_match(hypotheses, references)]
 
 

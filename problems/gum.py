@@ -8,6 +8,7 @@ from pathlib import Path
 
 from keras_transformer.config.registry import register_problem
 from keras_transformer.parsing.problem import TreebankProblem
+from keras_transformer.parsing.treebanks import gum_files, wsj_files
 
 
 @register_problem("parsing_gum")
@@ -18,8 +19,6 @@ class ParsingGum(TreebankProblem):
 
     @functools.cached_property
     def files(self):
-        from keras_transformer.parsing.treebanks import gum_files
-
         return gum_files(self.raw_dir)
 
     def corpus_files(self):
@@ -34,8 +33,6 @@ class ParsingEnglish(TreebankProblem):
 
     @functools.cached_property
     def files(self):
-        from keras_transformer.parsing.treebanks import gum_files, wsj_files
-
         gum, wsj = gum_files(Path(self.raw_dir) / "gum"), wsj_files(self.raw_dir)
         return {split: wsj[split] + gum[split] for split in self.splits}
 

@@ -4,7 +4,9 @@ The license is CC BY 4.0 (github.com/antonkarl/icecorpus).
 """
 
 from keras_transformer.config.registry import register_problem
+from keras_transformer.parsing.normalize import icelandic
 from keras_transformer.parsing.problem import TreebankProblem
+from keras_transformer.parsing.treebanks import icepahc_files, part_of_text, read_treebank
 
 
 @register_problem("parsing_icepahc")
@@ -12,21 +14,12 @@ class ParsingIcePaHC(TreebankProblem):
     """IcePaHC's trees, with the last tenth of each text for validation and test; .psd files in --raw_dir."""
 
     folder = "the folder of IcePaHC's .psd files"
+    normalized = staticmethod(icelandic)
 
     def corpus_files(self):
-        from keras_transformer.parsing.treebanks import icepahc_files
-
         return icepahc_files(self.raw_dir)
 
-    @staticmethod
-    def normalized(tree):
-        from keras_transformer.parsing.normalize import icelandic
-
-        return icelandic(tree)
-
     def trees(self, split):
-        from keras_transformer.parsing.treebanks import part_of_text, read_treebank
-
         for path in self.corpus_files():
             trees = [tree for tree in map(self.normalized, read_treebank([path])) if tree]
             yield from part_of_text(trees, split)

@@ -4,7 +4,9 @@ import dataclasses
 import importlib
 
 from keras_transformer.config.registry import problems, register_problem
+from keras_transformer.parsing.normalize import penn
 from keras_transformer.parsing.problem import ParsingProblem
+from keras_transformer.parsing.tree import Tree
 from keras_transformer.tasks.problem import setting
 
 
@@ -25,9 +27,6 @@ class ToyParsing(ParsingProblem):
         return [*super().corpus_files(), self.grammar.__file__]
 
     def trees(self, split):
-        from keras_transformer.parsing.normalize import penn
-        from keras_transformer.parsing.tree import Tree
-
         def tree(node):
             label, *children = node
             return (

@@ -31,8 +31,10 @@ from typing import ClassVar
 
 from keras_transformer.config.registry import register_problem
 from keras_transformer.data.corpus_files import PlainFiles
+from keras_transformer.data.sampling import drain, sample_texts
 from keras_transformer.data.tfds_corpus import TfdsCorpus
 from keras_transformer.data.tokenizers.base import no_byte_pairs
+from keras_transformer.data.tokenizers.word_pieces import WordPieceTokenizer
 from keras_transformer.tasks.problem import setting
 from keras_transformer.tasks.translation import LEARNING, NORMALIZATION, CorpusProblem
 from keras_transformer.utils.errors import UserError
@@ -93,7 +95,4 @@ class Wmt14EnFr(Wmt14EnDe):
             )
 
     def make_tokenizer(self):
-        from keras_transformer.data.sampling import drain, sample_texts
-        from keras_transformer.data.tokenizers.word_pieces import WordPieceTokenizer
-
         return WordPieceTokenizer.train(drain(sample_texts(self.training_texts())), self.vocab_size)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from keras_transformer.config.registry import register_problem
 from keras_transformer.parsing.problem import TreebankProblem
+from keras_transformer.parsing.treebanks import read_treebank, wsj_files
 from keras_transformer.tasks.problem import require, setting
 
 
@@ -20,8 +21,6 @@ class ParsingWsj(TreebankProblem):
 
     @functools.cached_property
     def files(self):
-        from keras_transformer.parsing.treebanks import wsj_files
-
         return wsj_files(self.raw_dir)
 
 
@@ -72,8 +71,6 @@ class ParsingWsjSemisupervised(ParsingWsj):
 
     def auto_trees(self):
         """Yield the automatically parsed trees."""
-        from keras_transformer.parsing.treebanks import read_treebank
-
         return filter(None, map(self.normalized, read_treebank(self.auto_files)))
 
     def trees(self, split):

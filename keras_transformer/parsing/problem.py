@@ -4,7 +4,12 @@ import dataclasses
 import functools
 from typing import ClassVar
 
+from keras_transformer.data.sampling import sample_texts
+from keras_transformer.metrics.bleu import Score, exact_match
+from keras_transformer.parsing.linearize import linearize
+from keras_transformer.parsing.normalize import penn
 from keras_transformer.parsing.tree import unescaped
+from keras_transformer.parsing.treebanks import read_treebank
 from keras_transformer.tasks.problem import Problem, require, setting
 
 GOLDEN_RATIO = (5**0.5 - 1) / 2
@@ -42,9 +47,7 @@ class ParsingProblem(Problem):
         return ((sentence_of(tree), str(tree)) for tree in self.learned_trees(split))
 
     def make_tokenizer(self):
-        from keras_transformer.data.sampling import sample_texts
-        from keras_transformer.parsing.linearize import linearize
-        from keras_transformer.parsing.tokenizer import TreeTokenizer
+        from keras_transformer.parsing.tokenizer import TreeTokenizer  # imports Keras
 
         symbols = set()
 
@@ -64,7 +67,6 @@ class ParsingProblem(Problem):
         return parseval(references, hypotheses).scores()
 
     def all_scores(self, hypotheses, references):
-        from keras_transformer.metrics.bleu import Score, exact_match
         from keras_transformer.parsing.parseval import parseval
 
         result = parseval(references, hypotheses)
@@ -84,9 +86,11 @@ class TreebankProblem(ParsingProblem):
 
     Attributes:
         folder: Description of `raw_dir` for error messages.
+        normalized: Function that normalizes a tree from `files` for training. It returns None if no words remain.
     """
 
     folder: ClassVar[str]
+    normalized = staticmethod(penn)
 
     def __post_init__(self):
         super().__post_init__()
@@ -97,19 +101,10 @@ class TreebankProblem(ParsingProblem):
         """Files of each split, {split: paths}."""
         raise NotImplementedError
 
-    @staticmethod
-    def normalized(tree):
-        """Normalize a tree from `files` for training. Return None if no words remain."""
-        from keras_transformer.parsing.normalize import penn
-
-        return penn(tree)
-
     def corpus_files(self):
         return [path for paths in self.files.values() for path in paths]
 
     def trees(self, split):
-        from keras_transformer.parsing.treebanks import read_treebank
-
         return filter(None, map(self.normalized, read_treebank(self.files[split])))
 
 

@@ -4,13 +4,19 @@ import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from keras_transformer.config.hparams import setting
-from keras_transformer.data.filters import script_classes
+from keras_transformer.data.corpus import read_pairs
+from keras_transformer.data.corpus_files import existing_files
+from keras_transformer.data.filters import PairFilter, script_classes
 from keras_transformer.data.language_tags import TAG, language_tag
 from keras_transformer.data.placeholders import COUNT, placeholder, placeholder_names
-from keras_transformer.data.tokenizers.base import no_byte_pairs
+from keras_transformer.data.sampling import drain, sample_texts
+from keras_transformer.data.tokenizers.base import Tokenizer, no_byte_pairs
+from keras_transformer.data.tokenizers.marian import MarianTokenizer
+from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
+from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions, adapt_model, parse_symbols
 from keras_transformer.metrics.bleu import TOKENIZERS, chrf, lowercase_bleu, sacre_bleu, tokenized_bleu, tokenizer_for
 from keras_transformer.tasks.problem import Problem
 from keras_transformer.utils.errors import UserError
@@ -24,9 +30,6 @@ LEARNING = (
     "joint_vocabulary",
 )  # fmt: skip
 """Settings that affect how a vocabulary is learned."""
-
-if TYPE_CHECKING:
-    from keras_transformer.data.tokenizers.base import Tokenizer
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -135,8 +138,6 @@ class TranslationProblem(Problem):
 
     @property
     def filters(self) -> dict:
-        from keras_transformer.data.filters import PairFilter
-
         names = [field.name for field in dataclasses.fields(PairFilter)]
         values: dict[str, Any] = {name: getattr(self, name, None) for name in names}
         return {"train": PairFilter(**{**values, "drop_empty": True})}
@@ -153,8 +154,6 @@ class TranslationProblem(Problem):
 
     def _extra_files(self):
         """Return the source file and the target file of `extra_train`, or an empty list."""
-        from keras_transformer.data.corpus_files import existing_files
-
         if self.extra_train is None:
             return []
         prefix = Path(self.extra_train)
@@ -163,8 +162,6 @@ class TranslationProblem(Problem):
         return existing_files(prefix.parent, names, otherwise)
 
     def further_pairs(self) -> Iterable[tuple[str, str]]:
-        from keras_transformer.data.corpus import read_pairs
-
         return read_pairs(*self._extra_files()) if self.extra_train else ()
 
     @classmethod
@@ -176,15 +173,11 @@ class TranslationProblem(Problem):
             {"name": name, "reversed": True, "__doc__": cls.__doc__, "__module__": cls.__module__},
         )
 
-    def make_tokenizer(self) -> "Tokenizer":
+    def make_tokenizer(self) -> Tokenizer:
         """Return the tokenizer of `vocab_file`, or learn one from the training texts.
 
         If the corpus is large, learning uses a sample of the texts (see `sample_texts`).
         """
-        from keras_transformer.data.tokenizers.marian import MarianTokenizer
-        from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
-        from keras_transformer.data.tokenizers.vocabulary import adapt_model
-
         if self._has_marian_vocabulary:
             tokenizer = self._read_marian_tokenizer()
             return self._check_vocabulary(tokenizer.reverse() if self.reversed else tokenizer)
@@ -206,8 +199,6 @@ class TranslationProblem(Problem):
         return [*super()._identity, *["reversed"] * (self.reversed and self._has_marian_vocabulary)]
 
     def _read_marian_tokenizer(self):
-        from keras_transformer.data.tokenizers.marian import MarianTokenizer
-
         try:
             return MarianTokenizer.from_bytes(Path(self.vocab_file).read_bytes())
         except (ValueError, RuntimeError):
@@ -246,9 +237,6 @@ class TranslationProblem(Problem):
             )
 
     def _learn_tokenizer(self, sides):
-        from keras_transformer.data.sampling import drain, sample_texts
-        from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
-
         # SentencePiece's own sampling is not reproducible, and it limits the number of sentences instead of their size.
         texts = sample_texts(self.training_texts(sides))
         options = self._vocabulary_options().automatic(texts)
@@ -260,8 +248,6 @@ class TranslationProblem(Problem):
         return SentencePieceTokenizer.train(drain(texts), self.vocab_size, options)
 
     def _vocabulary_options(self):
-        from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions, parse_symbols
-
         coverage, fallback = self.character_coverage, self.byte_fallback
         if self.bpe_dropout:  # BPE-dropout does not support byte fallback
             coverage, fallback = 1.0 if coverage is None else coverage, False

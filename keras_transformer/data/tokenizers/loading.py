@@ -12,7 +12,7 @@ CLASSES = {
     "marian_tokenizer.json": "keras_transformer.data.tokenizers.marian:MarianTokenizer",
     "tree_tokenizer.model": "keras_transformer.parsing.tokenizer:TreeTokenizer",
 }
-"""{name of the tokenizer's file: "module:class"}. `load_tokenizer` imports only the class that it needs."""
+"""{name of the tokenizer's file: "module:class"}. The values are names, because `data` cannot import `parsing`."""
 TOKENIZER_FILES = tuple(CLASSES)
 
 
