@@ -56,11 +56,11 @@ class Problem:
     expected_pairs: ClassVar[dict | None] = None
     """{split: number of pairs} if `make_tokenizer` counted the pairs, to estimate the remaining time of `prepare`."""
 
+    overlap_hint: ClassVar[str] = ""
+    """Remedy that `prepare` adds to its warning about validation and test pairs that are also training pairs."""
+
     data_dir: str = "data"
     raw_dir: str | None = None
-
-    # `TranslationProblem` replaces these constants with settings.
-    bpe_dropout, num_segmentations, placeholders = 0.0, 1, False
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -135,6 +135,11 @@ class Problem:
         """{name of a split: `PairFilter` that drops pairs from the prepared corpus}."""
         return {}
 
+    @property
+    def noise(self) -> dict:
+        """{name of a split: `encoding.Noise` that changes pairs of the prepared corpus}."""
+        return {}
+
     def examples(self, split: str) -> Iterator[tuple[str, str]]:
         """Yield pairs of texts (source, target), in the direction of the problem.
 
@@ -175,13 +180,9 @@ class Problem:
             if common := counts.get("pairs_also_in_training"):
                 logger.warning(
                     f"the training text contains {common:,} of {counts['pairs']:,} {split} pairs, so "
-                    f"{split} scores are too high; remove these pairs from the training text{self._overlap_hint}"
+                    f"{split} scores are too high; remove these pairs from the training text{self.overlap_hint}"
                 )
         return self
-
-    @property
-    def _overlap_hint(self):
-        return ", or set problem.drop_overlap=pairs" if "drop_overlap" in self.parameters else ""
 
     def is_prepared(self) -> bool:
         """Return whether the prepared corpus exists and is up to date with the corpus files."""
@@ -251,24 +252,17 @@ class Problem:
     @property
     def encoding_options(self):
         """Keyword arguments of `preparation.write_chunks` for this problem."""
-        from keras_transformer.data.encoding import NO_NOISE, Noise
-        from keras_transformer.data.placeholder_insertion import SHARE
-
-        train, others = Noise(self.bpe_dropout), NO_NOISE
-        if self.placeholders:
-            train, others = train._replace(placeholders=SHARE), Noise(placeholders=0.0)
-        return {"filters": self.filters, "noise": {**dict.fromkeys(self.splits, others), "train": train}}
+        return {"filters": self.filters, "noise": self.noise}
 
     def stored_splits(self):
         """Return {split: iterator over the pairs to encode}."""
-        return {split: self._stored_pairs(split) for split in self.splits}
+        return {split: self.stored_pairs(split) for split in self.splits}
 
-    def _stored_pairs(self, split):
-        """Yield the pairs to encode for a split. With BPE-dropout, yield training pairs `num_segmentations` times."""
-        for _ in range(self.num_segmentations if split == "train" else 1):
-            yield from self.pairs(split)
-            if split == "train":
-                yield from self.further_pairs()
+    def stored_pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Yield the pairs to encode for a split."""
+        yield from self.pairs(split)
+        if split == "train":
+            yield from self.further_pairs()
 
     @functools.cached_property
     def store(self) -> "TokenStore":

@@ -11,6 +11,7 @@ from keras_transformer.data.corpus import read_pairs
 from keras_transformer.data.corpus_files import existing_files
 from keras_transformer.data.filters import PairFilter, script_classes
 from keras_transformer.data.language_tags import TAG, language_tag
+from keras_transformer.data.placeholder_insertion import SHARE
 from keras_transformer.data.placeholders import COUNT, placeholder, placeholder_names
 from keras_transformer.data.sampling import drain, sample_texts
 from keras_transformer.data.tokenizers.base import Tokenizer, no_byte_pairs
@@ -45,6 +46,7 @@ class TranslationProblem(Problem):
     source: ClassVar[str]
     target: ClassVar[str]
     tokenized: ClassVar[bool] = False
+    overlap_hint = ", or set problem.drop_overlap=pairs"
 
     vocab_size: int = setting(8000, "number of pieces in the joint vocabulary", low=8)
     normalization: str = setting("identity", NORMALIZATION, choices=("identity", "nfkc", "nfkc_cf"))
@@ -142,6 +144,15 @@ class TranslationProblem(Problem):
         values: dict[str, Any] = {name: getattr(self, name, None) for name in names}
         return {"train": PairFilter(**{**values, "drop_empty": True})}
 
+    @property
+    def noise(self) -> dict:
+        from keras_transformer.data.encoding import NO_NOISE, Noise  # imports multiprocessing and unittest.mock
+
+        train, others = Noise(self.bpe_dropout), NO_NOISE
+        if self.placeholders:
+            train, others = train._replace(placeholders=SHARE), Noise(placeholders=0.0)
+        return {**dict.fromkeys(self.splits, others), "train": train}
+
     def changed(self, names) -> list:
         """Return the names of the settings in `names` that differ from their defaults."""
         fields = {field.name: field.default for field in dataclasses.fields(self)}
@@ -163,6 +174,11 @@ class TranslationProblem(Problem):
 
     def further_pairs(self) -> Iterable[tuple[str, str]]:
         return read_pairs(*self._extra_files()) if self.extra_train else ()
+
+    def stored_pairs(self, split: str) -> Iterator[tuple[str, str]]:
+        """Yield the pairs to encode for a split. With BPE-dropout, yield training pairs `num_segmentations` times."""
+        for _ in range(self.num_segmentations if split == "train" else 1):
+            yield from super().stored_pairs(split)
 
     @classmethod
     def reverse_class(cls, name):
