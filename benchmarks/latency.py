@@ -49,7 +49,7 @@ ENGINES = {
 """Engines to measure, {name: (value of the flag `--engine`, value of the flag `--jit_compile` of `serve`)}."""
 WORKLOADS = ("single", "cold_start", "lines_1000", *(f"server_{2**n}" for n in range(7)), "text_64", "stream_64")
 LINES = 1000
-WARM_UP = 3  # seconds of requests to a server before the measurement
+WARM_UP = 3  # duration in seconds of the requests that warm up a server
 
 
 def main(arguments):

@@ -60,7 +60,7 @@ def main(arguments):
 
 
 def peak_of(*update):
-    """Run `make_update` in a new process. Return the peak memory in MiB, or None if the update does not fit."""
+    """Run `make_update` in a new process. Return its peak memory in MiB, or None if the update does not fit."""
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
         try:

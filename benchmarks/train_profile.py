@@ -9,8 +9,8 @@ threads.
 
 Two rates form a roofline: the speed of a large matrix product, and the bandwidth of adding 1 to a large array. From
 the shapes of inputs and outputs, the benchmark computes the floating-point operations of each matrix product, and the
-bytes that each operation reads and writes. Dividing each number by its rate gives two times per operation. The longer
-time is the limit of the operation. Operations take longer than their limit if their arrays are small, or if they
+bytes that each operation reads and writes. Dividing each number by its rate gives two durations per operation. The
+longer one is the limit of the operation. Operations take longer than their limit if their arrays are small, or if they
 compute exponentials or random numbers. They take less time than their limit if their arrays are in a cache.
 """
 
@@ -148,7 +148,7 @@ def product_rate(precision):
 
 
 def copy_rate():
-    """Measure the bytes per second that are read and written when 1 is added to a large array."""
+    """Add 1 to a large array, and return the memory bandwidth in bytes per second, counting reads and writes."""
     import tensorflow as tf
 
     x = tf.ones(1 << 26)

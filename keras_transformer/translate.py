@@ -230,7 +230,7 @@ def _rows(flags, undecodable):
 
 
 def _with_lines(rows, path, kind, content):
-    """Yield each row, a tuple, with its line of the file `path` appended, or None if there is no file.
+    """Yield each row, a tuple, extended by its line of the file `path`, or by None if there is no file.
 
     Raises:
         UserError: The file has more or fewer lines than there are rows.

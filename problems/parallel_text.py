@@ -296,7 +296,8 @@ class MultilingualText(TranslationProblem):
                 continue
             tag = language_tag(part.target)
             pairs = ((f"{tag} {source}" if source.strip() else source, target) for source, target in part.pairs(split))
-            # The tag changes the hashes, so this choice of pairs is independent of the choice by the weight of a file.
+            # A fractional file weight also selects pairs by their hash, but before they have a tag. Because the tag
+            # changes the hash, the two selections are independent.
             yield from repeat_pairs(pairs, self.weights[name]) if split == "train" else pairs
 
     @functools.cached_property

@@ -297,7 +297,7 @@ TENSES = ["do"] * 5 + ["have"] * 2 + ["can", "must", "should", "will"]
 
 
 def sample_phrase(rng, case, nouns, scopes, relatives=0.0, negated=False):
-    """Draw a noun phrase, or sometimes a pronoun or a name for a person."""
+    """Draw a noun phrase. For a person, it is sometimes a pronoun or a name."""
     noun, plural = rng.choice(nouns), rng.random() < 0.3
     if noun.kind == "p" and rng.random() < 0.25:
         return pronoun(case, rng.choice(PRONOUNS))

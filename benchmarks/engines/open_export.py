@@ -2,9 +2,9 @@
 
     python benchmarks/engines/open_export.py FORMAT EXPORT REQUEST.json ANSWER.json
 
-`consumers.py` writes the request, {"texts": […], "batch": N}, and runs this program with the Python interpreter
-from its flag `--python`. The answer contains the translations, the translation time in seconds (excluding a warm-up
-batch), and the name and version of the library.
+`consumers.py` writes the request, {"texts": […], "batch": N}, and runs this program. The flag `--python` of
+`consumers.py` selects the Python interpreter. The answer contains the translations, the translation time in seconds
+(excluding a warm-up batch), and the name and version of the library.
 """
 
 import importlib.metadata

@@ -133,8 +133,8 @@ def hidden_packages(names):
 def paused_garbage_collection():
     """Pause Python's garbage collector inside the `with` block, and exclude all existing objects from it afterwards.
 
-    The imports create many objects that live as long as the process. Without this pause, the collector examines them
-    again and again, also at exit.
+    Use this function for imports, which create many objects that live as long as the process. Otherwise, the collector
+    would examine these objects repeatedly, during the imports and at exit.
     """
     enabled = gc.isenabled()
     gc.disable()

@@ -36,7 +36,7 @@ def converted_files(run, checkpoint=None):
     key = _key(run, name, run.checkpoints.load(checkpoint, parts=())[1])
     folder = run.path / FOLDER / name
     if (files := _read(folder, key)) is None:
-        # If the weights of the last checkpoint are damaged, this call loads an older checkpoint than the one above.
+        # If the weights of the last checkpoint are damaged, `load_weights` loads an older checkpoint with another key.
         weights, state = load_weights(run, checkpoint)
         key, tokenizer = _key(run, name, state), run.tokenizer
         if (files := _read(folder, key)) is not None:

@@ -45,7 +45,7 @@ def open_binary(path):
     except OSError as error:
         raise UserError(f"cannot read {name_of(path)}: {error.strerror}") from None
     except Exception as error:
-        if type(error).__name__ != "ZstdError":  # compare names, because the package that defines it may be missing
+        if type(error).__name__ != "ZstdError":  # by name, because the class may not be importable
             raise
         raise UserError(f"{path} is not a valid compressed file ({error}). Create or download it again.") from None
 

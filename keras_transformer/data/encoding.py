@@ -210,7 +210,7 @@ class ChunkWriter:
 @contextlib.contextmanager
 def without_ctrl_c():
     """Defer SIGINT (Ctrl-C) to the end of a `with` block. Processes that start inside the block ignore SIGINT."""
-    multiprocessing.resource_tracker.ensure_running()  # do this first, because starting the tracker unblocks SIGINT
+    multiprocessing.resource_tracker.ensure_running()  # first, because starting the tracker unblocks SIGINT
     received, handler = [], None
     if threading.current_thread() is threading.main_thread():
         # The mask below covers only this thread. If another thread gets SIGINT, Python runs the handler in this thread.

@@ -124,7 +124,7 @@ def _parse_weight(item):
         number = float(weight)
     except ValueError:
         number = math.nan
-    # The name of a dataset may contain colons, so a part that is not a number belongs to the name.
+    # The name of a dataset may contain colons. If the last part is not a number, it belongs to the name.
     if not colon or item.startswith(PREFIX) and math.isnan(number):
         return item, 1.0
     if not 0 < number <= 1000:

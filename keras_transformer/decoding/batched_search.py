@@ -69,7 +69,7 @@ class BatchedBeamSearch:
             length = rounded_up(length)
         tokens = np.full((batch, beams, length), PAD, "int32")
         log_p, scores = (np.full((batch, beams), NEG_INF, "float32") for _ in range(2))
-        room = np.full(length, PAD, "int32")  # passes the length as a shape: an int would be a compile-time constant
+        room = np.full(length, PAD, "int32")  # its shape conveys `length`; an int would be a compile-time constant
         state, caches = self._begin(source, room, inputs, options=options, steps=steps)
         rows = np.arange(batch)  # for each sentence in the batch, its row in the result
         while True:

@@ -49,8 +49,8 @@ class SearchOptions:
     """Search options shared by all sentences.
 
     Attributes:
-        beam_size: K, the number of beams per sentence; 1 for greedy search, None for the value of the hparams, or for
-            `nbest` if it is larger.
+        beam_size: K, the number of beams per sentence; 1 for greedy search, None for the larger of `nbest` and the
+            value of the hparams.
         alpha: Exponent of the length penalty; None for the value of the hparams.
         nbest: Number of hypotheses per sentence, at most `beam_size`.
         extra_length: Maximum number of target tokens beyond the source length; None for the value of the hparams.
@@ -101,7 +101,7 @@ class SearchOptions:
                 raise UserError(f"{name} must be at most {most:,}, got {value}")
 
     def changed(self, *names: str) -> dict[str, Any]:
-        """Return the named options that differ from their defaults, {name: value}."""
+        """Return the options among `names` that differ from their defaults, {name: value}."""
         return {name: value for name in names if (value := getattr(self, name)) != getattr(SearchOptions, name)}
 
     @property

@@ -40,8 +40,8 @@ class Heartbeat(threading.Thread):
     def end(self):
         """Announce that this process has finished, and end the thread.
 
-        Call this method before Python exits. If the thread returned from the store's C++ code while Python shuts down,
-        the process would abort.
+        Call this method before Python exits. If the thread returned from the store's C++ code while Python was
+        shutting down, the process would abort.
         """
         self.over.set()
         if self.is_alive():

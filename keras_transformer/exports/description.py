@@ -39,7 +39,7 @@ def describe(run, checkpoint=None, state=None):
         checkpoint: See `Checkpoints.load`.
         state: State of the exported checkpoint (default: read it).
     """
-    # Also check the weights: if those of the last checkpoint are damaged, "last" is an older one.
+    # Load the weights as well, because "last" refers to an older checkpoint if the latest weights are damaged.
     state = state or run.checkpoints.load(checkpoint, parts=("weights",))[1]
     return {
         "run": run.path.resolve().name,

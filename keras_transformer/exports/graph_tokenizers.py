@@ -7,7 +7,7 @@ from keras_transformer.utils.errors import UserError
 
 try:
     import tensorflow_text
-except (ImportError, tf.errors.NotFoundError) as error:  # NotFoundError: built for another TensorFlow
+except (ImportError, tf.errors.NotFoundError) as error:  # NotFoundError: incompatible versions
     raise UserError(
         f"a SavedModel needs a version of TensorFlow Text that matches TensorFlow {tf.__version__}; run "
         f"pip install 'tensorflow-text>={tf.__version__}' ({str(error).splitlines()[0]})"

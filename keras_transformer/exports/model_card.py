@@ -51,7 +51,7 @@ def model_card(run, description):
     parts = [*problem.parts.values()] or [problem]
     corpus = manifest["corpus"]  # empty for models from `convert`
     command, steps = manifest["command"], description["steps"]
-    # An averaged checkpoint has several steps. Training did not validate it.
+    # Only averaged checkpoints have several steps. Training does not validate them.
     validation = lines_by_step(run.metrics())["validation"].get(steps[0], {}) if len(steps) == 1 else {}
     rows = {
         "problem": problem.name,

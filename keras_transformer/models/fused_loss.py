@@ -95,8 +95,9 @@ def _chunked(states, table, labels, weights, label_smoothing, r_drop, training):
     the term (1 − ε) · onehot(label) in the same way.
 
     Returns:
-        (smoothed, plain), the smoothed and the plain cross-entropy, `[tokens]` each, and (scale, gradient of states,
-        gradient of table), or None if not `training`. The caller must multiply both gradients by the scale.
+        Two tuples: the smoothed and the plain cross-entropy, `[tokens]` each, and (scale, gradient of states, gradient
+        of table). The caller must multiply both gradients by the scale. If `training` is False, the second tuple is
+        replaced by None.
     """
     passes, (vocab_size, width) = 2 if r_drop else 1, table.shape
     tokens = ops.shape(states)[0] // passes

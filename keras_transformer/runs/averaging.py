@@ -39,7 +39,7 @@ def average_checkpoints(run_dir: str | os.PathLike, last: int | None = None) -> 
         for path, array in weights.items():
             if array.dtype.kind == "f":
                 array = average.get(path, 0.0) + array.astype("float64") / len(steps)
-            average[path] = array  # the states of random generators are not floats: keep the last
+            average[path] = array  # not floats, such as generator states: keep the latest
     run.checkpoints.save_averaged(
         {path: array.astype(weights[path].dtype) for path, array in average.items()}, {"steps": steps}
     )

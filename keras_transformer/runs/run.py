@@ -157,7 +157,7 @@ class Run:
             yield
 
     def load_plugins(self):
-        """Load the plug-ins of the run, unless plug-ins given by `--plugin` have registered all names that it needs.
+        """Load the plug-ins of the run, unless those given by `--plugin` have registered all names that the run needs.
 
         With `--plugin`, users can therefore give the new location of a plug-in that has moved.
 

@@ -141,8 +141,8 @@ def _write_shard(problem, path, shard, corpus, tokenizer, expected):
 def _vocabulary(problem, folder, corpus):
     """Return the shared tokenizer, and {split: expected number of pairs} or None.
 
-    If no process has learned the vocabulary of the given corpus hash yet, this function learns it. Otherwise, the
-    second value is None.
+    If `folder` does not contain the vocabulary of the corpus with the hash `corpus` yet, this function learns it.
+    Otherwise, the second value is None.
     """
     path = folder / VOCABULARY
     folder.mkdir(parents=True, exist_ok=True)
@@ -196,6 +196,7 @@ def _link(path, new):
     try:
         os.link(path, new)
     except OSError:
-        temporary = new.with_name(f".{new.name}")  # `work_directory` removes it if this process is killed
+        # If this process is killed, the next call of `work_directory` removes the temporary file.
+        temporary = new.with_name(f".{new.name}")
         shutil.copyfile(path, temporary)
         os.replace(temporary, new)

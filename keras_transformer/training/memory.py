@@ -32,7 +32,7 @@ def memory_errors(options, batch_may_change=True):
 
 
 def largest_shape(hparams, vocab_size, plan):
-    """Return the shape (rows, source length, target length) in a `BatchPlan` whose update needs the most memory."""
+    """Return the shape (rows, source length, target length) of the batches of a plan that need the most memory."""
     return max(plan.shapes, key=lambda shape: estimated_bytes(hparams, vocab_size, *shape))
 
 

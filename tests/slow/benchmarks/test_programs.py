@@ -65,7 +65,7 @@ def test_checkpoints_measures_one_size(rows_of):
 
 
 def test_consumers_names_reason_of_a_failed_consumer(rows_of, home):
-    """Check the error if `--python` is this interpreter, which can import this package or cannot read the tokenizer."""
+    """Pass the tests' interpreter. It fails, because it can import keras_transformer or finds no tokenizer.model."""
     pytest.importorskip("ctranslate2")
     flags = (f"--run={home.run}", "--sentences=3", "--formats=ctranslate2", f"--python={sys.executable}")
     with pytest.raises(UserError, match="--python=.* could not translate: .+ Use an interpreter"):

@@ -39,7 +39,7 @@ def test_fit_compiles_planned_shapes_only(problem, monkeypatch):
 
 
 def test_callbacks_read_variables_of_last_update(problem):
-    """Check that callbacks see the current weights, although JAX keeps these outside of the model during an epoch."""
+    """Check that callbacks see the current weights, although JAX keeps them outside of the model during an epoch."""
     model, seen = make_model(problem), []
 
     class Watcher(keras.callbacks.Callback):

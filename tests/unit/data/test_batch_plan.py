@@ -84,7 +84,7 @@ def test_batch_plan_epoch_keeps_contract(lengths, batch_tokens, seed, epoch, max
     to_shape = sum(rows * (source + target) for rows, source, target in (batch.shape for batch in batches))
     assert plan.real_share("shape") == pytest.approx(real / to_shape)
     assert real / to_shape * (1 - 1e-9) <= plan.real_share() == plan.real_share("longest")
-    if shuffle and plan.batches_per_epoch < 2 * POOL:  # all epochs then have the same pools
+    if shuffle and plan.batches_per_epoch < 2 * POOL:  # so few batches form the same pools in all epochs
         assert plan.real_share() <= real / to_longest * (1 + 1e-9)
 
 

@@ -176,7 +176,7 @@ def test_residual_drops_sublayer_output_before_addition(residual):
     if residual is PreNorm:
         assert values.tolist() == [7, 9]  # dropout leaves the residual stream unchanged
     else:
-        assert (y < 0).any() and (y > 0).any() and not (y == 0).any()  # some inputs of the norm are 7, others 9
+        assert (y < 0).any() and (y > 0).any() and not (y == 0).any()  # the norm's inputs are 7 and 9
 
 
 # Embeddings (§3.4)

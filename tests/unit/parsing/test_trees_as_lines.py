@@ -21,7 +21,7 @@ def test_trees_as_lines_keeps_balanced_lines():
 def test_trees_as_lines_keeps_unbalanced_parse_separate():
     lines, tree = ["(S (N a)", "", "(S (N a))", "(S (N a)))"], "(S (N a))"
     assert trees_as_lines(lines, "a.parse", [tree] * 4) == lines
-    # In a file with another number of lines, unbalanced lines count as parts of one tree.
+    # If the number of lines differs from the gold file, a tree may span several lines.
     joined = ["(S (N a) (S (N a)) (S (N a)))"]
     assert trees_as_lines(lines, "a.parse") == trees_as_lines(lines, "a.parse", [tree] * 3) == joined
 

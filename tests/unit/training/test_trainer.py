@@ -119,7 +119,7 @@ def test_resumed_run_is_bit_identical_after_damage(problem, whole, copied, monke
         assert any(str(path) in line and "damaged" in line for line in lines)
     assert any("resuming after update 8" in line for line in lines)
     plan = problem.batches("train", hparams).plan
-    assert seen[:4] == [plan.batch(step).rows.tolist() for step in range(8, 12)]  # Keras may prefetch more batches
+    assert seen[:4] == [plan.batch(step).rows.tolist() for step in range(8, 12)]  # `seen[4:]` was prefetched
     assert_ends_like(run, whole)
 
 
@@ -224,7 +224,7 @@ def test_validation_rows_are_complete(whole):
 
 
 def test_collapsed_encoder_is_reported(problem, tmp_path):
-    """Train with a learning rate of 0.25, which soon makes a post-norm encoder produce the same output everywhere."""
+    """Train with a learning rate of 0.25, which soon makes a post-norm encoder's output equal at all positions."""
     steep = dataclasses.replace(hparams, num_layers=2, dropout=0.1, warmup_steps=1, train_steps=10, eval_steps=10)
     with logged_lines() as lines:
         run = train_model(problem, steep, tmp_path / "steep")
