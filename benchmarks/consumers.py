@@ -13,7 +13,7 @@ The program exports a run and starts the interpreter `--python`, which must have
 | huggingface | transformers, torch, sentencepiece, sacremoses |
 | onnx | optimum-onnx[onnxruntime], sentencepiece, sacremoses |
 
-The interpreter translates a test split in batches of 64 texts, but with Argos Translate one text at a time. The
+The interpreter translates a test split in batches of 64 texts. Only Argos Translate gets one text at a time. The
 measurement of sentences per second starts after a warm-up batch. For the format onnx, the interpreter first converts
 the huggingface export to ONNX. In the results, `same` is the share of translations that are equal to those of
 `Translator`.

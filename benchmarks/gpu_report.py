@@ -11,8 +11,9 @@ Workloads:
 - `train`: speed of `base` and `big` in bfloat16 with Keras' `fit` on `TokenBatches` of random tokens. Sentence lengths
   are as in WMT ("wmt") or all equal ("fixed"). `utilisation` is the rate of the model's matrix products, including
   padding, as a share of `rate`.
-- `phases`: seconds of the forward pass alone and of the whole update, for one batch on the device.
-- `program`: numbers of matrix products per data type, of host transfers and of copies in an update of `base`.
+- `phases`: time in seconds of the forward pass alone and of the whole update, for one batch on the device.
+- `program`: number of matrix products of each data type, number of host transfers and number of copies in an update of
+  `base`.
 - `decode`: speed of beam search with `base` in bfloat16. Weights are random, and all outputs have the same length.
 - `learn`: BLEU after 1,500 updates of `tiny` on Multi30k or, without `--raw_dir`, of `toy` on `toy_ende`.
 
@@ -72,7 +73,7 @@ def main(arguments):
 
 
 def cases(workload, sizes):
-    """List the calls of a workload's function, each as a tuple of the arguments that follow `sizes`."""
+    """Return a list with the arguments of each call of a workload's function, a tuple without the argument `sizes`."""
     if workload == "train":
         return [(name, lengths) for name in sizes["models"] for lengths in ("wmt", "fixed")]
     if workload == "phases":
@@ -153,7 +154,11 @@ def phases(sizes, name):
 
 
 def program(sizes):
-    """Count the operations of an update of `base` in bfloat16, before and after XLA's optimizations."""
+    """Count the operations of an update of `base` in bfloat16.
+
+    `products` counts the matrix products before XLA's optimizations. The counts of other operations are from the
+    compiled program.
+    """
     import jax
 
     model, hparams = compiled_model(sizes, "base")

@@ -19,7 +19,7 @@ from keras_transformer.utils.logs import discard_output, terminal_log
 
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LANGUAGE_OF_RUN = "auto"
-"""Value of `--split_sentences` without a language."""
+"""Value of `--split_sentences` without an argument. It stands for the source language of the run."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -121,8 +121,8 @@ class BaseTranslator(abc.ABC):
 
         Args:
             texts: A source sentence, or a list of source sentences.
-            beam_size: Number of beams per sentence; 1 for greedy search (default: the value of the hparams, or `nbest`
-                if it is larger).
+            beam_size: Number of beams per sentence; 1 for greedy search (default: the larger of `nbest` and the
+                value of the hparams).
             alpha: Exponent of the length penalty (default: the value of the hparams).
             nbest: Number of hypotheses per sentence, at most `beam_size`.
             extra_length: Maximum number of tokens beyond the source length (default: the value of the hparams).
@@ -132,9 +132,9 @@ class BaseTranslator(abc.ABC):
             no_repeat_ngram: Size in tokens of n-grams that a translation may contain only once; 0 for no limit.
             repetition_penalty: Factor, at least 1, by which to multiply the log-probability of tokens that a hypothesis
                 already contains; 1 for no penalty. It changes the order of the hypotheses, not their reported scores.
-            prefixes: List with the required beginning of each translation, as a text or as token ids.
-            phrases: Phrases that each translation must contain: a list with a list of phrases for each of `texts`, or
-                None. A phrase is a text or token ids; see `decoding.phrases`.
+            prefixes: For each text, the required beginning of its translation, as a text or as token ids, or None.
+            phrases: For each text, a list of phrases that its translation must contain, or None. A phrase is a text
+                or token ids; see `decoding.phrases`.
             sampling: `Sampling` to draw `beam_size` translations and return the best `nbest` of them.
             constraint: Constraint on the next token (see `SearchOptions`). "grammar" applies the tokenizer's grammar,
                 if it has one, so that all trees are complete. None allows all tokens.

@@ -24,9 +24,9 @@ LIMIT_STEP = 16
 class CTranslate2Translator(BaseTranslator):
     """Translator that runs the model and the search with CTranslate2.
 
-    Log-probabilities and scores have the same definition as in `Translator`. The search has a different length penalty
-    and a different stopping criterion. It does not support constraints, phrases, repetition options or alignments.
-    Samples depend on the seed and on all texts of a call.
+    Log-probabilities and scores have the same definition as in `Translator`. The search differs from that of
+    `Translator` in its length penalty and its stopping criterion. It does not support constraints, phrases, repetition
+    options or alignments. Samples depend on the seed and on all texts of a call.
 
     Args:
         read_files: Function that returns the files of the model, {name: bytes}.

@@ -14,7 +14,7 @@ STRATEGIES = {
 
 
 def check_strategy(name, devices=None, jit_compile="auto"):
-    """Raise a `UserError` if the strategy or an option is invalid for the backend, without initializing devices."""
+    """Raise a `UserError` if the backend does not support the strategy or an option. Do not initialize any device."""
     backend = keras.backend.backend()
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)

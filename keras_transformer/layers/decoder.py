@@ -72,7 +72,7 @@ class DecoderLayer(StackLayer):
             node: Scalar int, the index in `recent` at which the step writes the keys and values of all beams.
             kernel: Result of `fused_kernel` of the self-attention.
             past: (keys, values) `[batch, heads, past_length, d]`, not modified.
-            recent: (keys, values) `[batch, heads, recent_length, d]`, filled up to `node`.
+            recent: (keys, values) `[batch, heads, recent_length, d]`, filled at the indices below `node`.
             memory: (keys, values) of the cross-attention, `[batch, heads, source_length, d]`, shared by the beams of a
                 sentence.
             past_mask: bool `[batch, 1, beams, past_length + recent_length]`, True for the preceding positions of each

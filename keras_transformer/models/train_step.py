@@ -22,7 +22,7 @@ def accumulate_gradients(model, compute_gradients, data, state):
     """
     inputs, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
     if weights is None and model.sums_tokens:
-        weights = token_weights(labels)  # before splitting the batch, because its weights must sum to 1
+        weights = token_weights(labels)  # before the split, because the weights of the whole batch must sum to 1
     batch = (inputs, labels, weights)
     if model.accumulate == 1:
         return compute_gradients(batch, state)

@@ -115,8 +115,9 @@ def icepahc_files(folder):
 def part_of_text(trees, split):
     """Return the trees of a text that belong to a split.
 
-    The last 5% belong to test, the preceding 5% to validation, and the others to train. Every split therefore contains
-    text from all ten centuries of IcePaHC. The two borders between splits divide at most two paragraphs per text.
+    The last 5% of the trees belong to test, the preceding 5% to validation, and all earlier trees to train. Every split
+    therefore contains text from all ten centuries of IcePaHC. The two borders between splits divide at most two
+    paragraphs per text.
     """
     held_out = round(len(trees) * HELD_OUT_SHARE)
     ends = len(trees) - 2 * held_out, len(trees) - held_out

@@ -35,7 +35,8 @@ OTHER = "Use another Marian model."
 MASKED_BIAS = -100.0
 """Bias that masks the logit of BOS if Marian's vocabulary has no such token.
 
-A larger bias would dominate the label-smoothed loss, which averages over all logits, and overflow in float16.
+A bias with a much larger absolute value would dominate the label-smoothed loss, which averages over all logits, and
+overflow in float16.
 """
 
 

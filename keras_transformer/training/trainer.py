@@ -63,7 +63,8 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
 
     Raises:
         UserError: The directory is not writable, is in use, or contains other files or a run with different settings.
-            Or a corpus file is invalid, training ran out of memory, or updates are not finite.
+            The error also occurs if a corpus file is invalid, if training runs out of memory, or if updates are not
+            finite.
         WorkerLost: Another worker failed or does not respond.
         Interrupted: SIGTERM or SIGINT arrived. Before raising, the function writes a checkpoint of the last update.
     """
@@ -151,7 +152,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
                 "first weights": model_arrays(model),
             }
         )
-    if not start:  # before `create`, which makes `keep_checkpoints` permanent
+    if not start:  # before `create`, after which a run cannot change `keep_checkpoints`
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.create()
     batches = adapt_batches(model, batches)

@@ -27,7 +27,7 @@ from keras_transformer.runs.run import Run
 
 CHECKPOINT_STEPS = 10
 WRITE = 0.03
-"""Maximum time in seconds from the start of a checkpoint write to the signal, slightly shorter than a write."""
+"""Maximum time in seconds from the start of a checkpoint write to the signal. A write takes slightly longer."""
 
 
 def main(arguments):

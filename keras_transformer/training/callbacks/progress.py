@@ -79,7 +79,7 @@ class ProgressLogger(StepCallback):
     def seconds_of(self, updates, seconds):
         """Estimate the time of `updates` updates in seconds from the updates since the last log line.
 
-        The estimate excludes updates that compiled a shape, unless all updates since that line did.
+        The estimate ignores updates that compiled a shape, unless all updates since the last log line compiled one.
 
         Args:
             updates: Number of updates.

@@ -41,9 +41,10 @@ def test_permute_has_the_neighbours_of_a_shuffle(size):
     def statistics(images):
         """Return four statistics of a permutation of `range(size)`.
 
-        These are the rank correlation, the mean distance between images of neighbours, the number of neighbours that
-        stay neighbours, and the number of pairs that share a block of 100 before and after the permutation. Distance
-        and number of pairs are divided by `size`.
+        - the rank correlation between numbers and their images
+        - the mean distance between the images of neighbours, divided by `size`
+        - the number of pairs of neighbours whose images are also neighbours
+        - the number of ordered pairs in the same block of 100 both before and after the permutation, divided by `size`
         """
         blocks = np.arange(size) // 100 * size + images // 100
         again = np.unique(blocks, return_counts=True)[1]

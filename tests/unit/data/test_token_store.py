@@ -112,7 +112,7 @@ def test_flipped_bit_is_named_before_a_batch_contains_it(large, name):
     flip_bit(large.path / f"train.{name}", position)
     first = position // CHUNK * CHUNK
     with pytest.raises(UserError, match=rf"train.{name} is damaged in bytes {first:,} to .* run `prepare` again"):
-        split = TokenStore(large.path).split("train")  # reads all of `groups`, so it detects the flipped bit there
+        split = TokenStore(large.path).split("train")  # fails for `groups`, because `split` reads this whole column
         assert name != "groups"
         batches = TokenBatches(split, BatchPlan(split.index, 2_000))
         for index in range(batches.batches_per_epoch):
@@ -313,7 +313,7 @@ def test_prepared_corpus_survives_deleted_files(corpus):
 
 @pytest.mark.parametrize("changed", ["itself", "another"])
 def test_prepare_notices_replaced_file(corpus, changed):
-    """Replace `train.en` with a compressed file, and change the order of lines in this file or in `train.de`."""
+    """Replace `train.en` with `train.en.gz`, and change the order of the lines in `train.en.gz` or in `train.de`."""
     old = parallel(corpus).prepare().store.fingerprint
     lines = (corpus / "train.en").read_bytes().splitlines(keepends=True)
     (corpus / "train.en").unlink()

@@ -26,7 +26,7 @@ from keras_transformer.training.signals import StopRequest
 pytestmark = pytest.mark.backend
 
 CHANGED = {"train": 1, "validation": 2, "test": 5}
-"""{split: number of the ten source words that the reference replaces with two words each}."""
+"""{split: number of source words, out of ten, that the reference replaces with two words each}."""
 
 
 @dataclasses.dataclass(kw_only=True)

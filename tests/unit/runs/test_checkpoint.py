@@ -81,7 +81,7 @@ def test_prune_keeps_latest_and_best(checkpoints):
     checkpoints.prune(5)
     assert checkpoints.steps() == [2, 4, 6, 8, 10]
     checkpoints.mark_best(4, found(1.0))
-    checkpoints.prune(3, newest=8)  # step 10 may be damaged, so keep three others
+    checkpoints.prune(3, newest=8)  # step 10 may be damaged, so it does not count as one of the three
     assert checkpoints.steps() == [4, 6, 8, 10]
     checkpoints.prune(2)
     assert checkpoints.steps() == [4, 8, 10]
