@@ -76,7 +76,7 @@ def main(arguments):
 def train(settings, cache):
     """Train in a separate process with its compilation cache in the folder `cache`. Return the measurements."""
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_COMPILATION_CACHE_DIR": str(cache)}
-    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # same as in `backend.loading`
+    environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"  # the value from `backend.loading`
     child = subprocess.run(
         [sys.executable, "-c", CHILD, json.dumps(settings)],
         env=environment,

@@ -157,7 +157,7 @@ class Workload:
 
 
 def forced(size, folder):
-    """Return the workload `forced`, with random weights and equal lengths."""
+    """Return the workload `forced`, with random weights and sentences of equal length."""
     load_keras()
     import keras_transformer as kt
 

@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
 from pages.tables import first_per, table  # noqa: E402
 
 HEADS, WINDOW, KERNEL, BATCH, FIT = 8, 32, 3, 4, 3
-"""Number of heads (in layers with projections), window r, kernel width k, sequences per batch, sizes per exponent."""
+"""Number of heads (in layers with projections), window r, kernel width k, number of sequences per batch, and number of
+sizes in the fit of an exponent."""
 WIDTH, LENGTH = 128, 512
 """Width for measurements of different lengths, and length for measurements of different widths."""
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -38,8 +39,9 @@ LARGEST = 2**27
 """Maximum number of elements of a tensor. The largest tensor of additive attention has n² · d elements per sequence."""
 
 Kind = collections.namedtuple("Kind", "name operations sequential path n d make flops elements")
-"""Layer type: name, columns of Table 1, exponents of n and d in Table 1, and three functions. One maps d to a Keras
-layer. The others map (n, d) to the number of operations per sequence and to the size of the largest tensor."""
+"""Layer type: name, columns of Table 1, exponents of n and d in Table 1, and three functions. `make` maps d to
+a Keras layer. `flops` maps (n, d) to the number of operations per sequence, and `elements` maps (n, d) to the number of
+elements of the largest tensor per sequence."""
 
 
 def main(arguments):

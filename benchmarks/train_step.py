@@ -16,7 +16,8 @@ Workloads:
 
 All engines make the same updates from the same weights, with the same batches and learning rates. The model has
 post-norm, dropout only after the embedding and the sublayers, and label smoothing of 0.1. OpenNMT-tf distributes the
-0.1 over all tokens except the label. TensorFlow uses its oneDNN operations in all engines.
+smoothing probability over all tokens except the label, and the other engines distribute it over all tokens. TensorFlow
+uses its oneDNN operations in all engines.
 
 Each engine runs in a separate process with `--threads` threads. In each of `--repeats` rounds, the engines run one
 after the other, so that other programs affect all engines equally. If an engine has two modes, with and without

@@ -74,7 +74,8 @@ def serve(**tasks):
         job = json.load(file)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # redirect the output of libraries to stderr
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])  # some libraries lack a thread option
+    # Limit the number of CPUs, because some libraries have no option for the number of threads.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["threads"]])
     work = tasks[job["task"]](job)
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for _ in sys.stdin:

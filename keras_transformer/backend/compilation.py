@@ -32,7 +32,7 @@ def _compiled_by_tensorflow(function, jit_compile):
 
     def call(*arrays, **constants):
         # Create a `tf.function` for each signature, because TensorFlow warns if one `tf.function` has many signatures.
-        # Signatures differ in the optional arrays, and with XLA also in the shapes.
+        # A signature depends on which optional arrays are present and, with XLA, also on the shapes.
         key = (tuple(map(shape, keras.tree.flatten(arrays))), *sorted(constants.items()))
         if key not in graphs:
             constant = functools.partial(function, **constants)

@@ -57,7 +57,7 @@ class TokenBatches(keras.utils.PyDataset):
 
     @property
     def num_batches(self):
-        """Number of batches, or None if they are endless. Keras does not shuffle endless batches."""
+        """Number of batches, or None if the batches are endless. With None, Keras does not shuffle the batches."""
         return None if self.endless else self.batches_per_epoch
 
     def __getitem__(self, index):

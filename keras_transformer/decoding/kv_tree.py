@@ -1,8 +1,8 @@
 """The decoder's key/value cache during a search, stored as a tree with one node per position and beam.
 
-Beams with a common prefix share the nodes of the prefix. The path of a beam marks its ancestors in the tree. All paths
-form an array, bool `[batch, beams, nodes]`. To reorder hypotheses, the search reorders only their paths and does not
-copy keys and values.
+Beams with a common prefix share the nodes of the prefix. The path of a beam marks the nodes of its hypothesis. All
+paths form an array, bool `[batch, beams, nodes]`. To reorder hypotheses, the search reorders only their paths and does
+not copy keys and values.
 
 The search runs in segments of several steps. Two arrays contain the nodes: `past` is constant during a segment, and
 each step writes one node per beam to `recent`. Between segments, `compact` joins both arrays into a new `past` and

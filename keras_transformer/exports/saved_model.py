@@ -180,7 +180,7 @@ class TextTranslator(tf.Module):
         }
 
     def _fixed(self, rows):
-        """Return the beam size as a number, and beam size, α and nbest as arrays `[batch]`. All are constants."""
+        """Return `beam_size`, `beams`, `alphas` and `nbest` for `_translated_batch`, with the values of the options."""
         numbers = (self._options.beam_size, self._options.alpha, self._options.nbest)
         return self._options.beam_size, *(tf.fill(tf.shape(rows), number) for number in numbers)
 

@@ -237,7 +237,7 @@ class MultiHeadAttention(keras.layers.Layer):
         return scaled_dot_product_attention(query, keys, values, mask, dropout)
 
     def to_dense_weights(self, weights, key_length):
-        """Convert the weights that `attend` returns to `[batch, heads, query_length, key_length]`."""
+        """Return the attention weights from `attend` as an array `[batch, heads, query_length, key_length]`."""
         return weights
 
     def flops(self, rows, query_length, key_length):

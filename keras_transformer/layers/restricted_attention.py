@@ -60,7 +60,7 @@ def to_dense_weights(weights, length):
     batch, heads, blocks, block, reach = ops.shape(weights)
     rows = ops.reshape(weights, (batch, heads, blocks * block, reach))[:, :, :length]
     position = ops.arange(length)
-    column = position[None, :] - (position[:, None] // block - 1) * block  # index of each key in `rows`
+    column = position[None, :] - (position[:, None] // block - 1) * block  # index of each key on the last axis
     index = ops.broadcast_to(ops.clip(column, 0, reach - 1)[None, None], (batch, heads, length, length))
     return ops.where((column >= 0) & (column < reach), ops.take_along_axis(rows, index, axis=3), 0.0)
 

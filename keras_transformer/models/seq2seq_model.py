@@ -111,7 +111,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             inputs: The inputs of `states`.
             labels: int `[batch, target_length]`.
             weights: float32 `[batch, target_length]`. May be None in evaluation or for a loss that Keras reduces.
-            training: Whether to apply dropout and prepare for the gradient of the loss.
+            training: Whether the caller computes the gradient of the loss. If so, dropout and R-Drop apply.
         """
         if not training or self.passes == 1:
             return self.compute_loss(None, labels, self.states(inputs, training=training), weights, training=training)

@@ -14,7 +14,7 @@ def lines_by_step(rows):
     Returns:
         {"train": {step: line}, "validation": {step: line}, "checkpoint": {step: line}}. Each line also has the
         "precision" of the run at that step. If the FLOP/s of the devices are known, each line also has "paper_flops",
-        the number of floating-point operations in its "seconds", estimated by the paper's method.
+        the paper's estimate of the number of floating-point operations: "seconds" × FLOP/s of all devices.
     """
     lines = {"train": {}, "validation": {}, "checkpoint": {}}
     rate, precision = None, None

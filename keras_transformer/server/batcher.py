@@ -254,7 +254,7 @@ class Batcher:
         for one, result in zip(batch, results):
             if not one.future.done():
                 one.future.set_result(result)
-        self._arrival.set()  # queued items may have waited for these
+        self._arrival.set()  # items of later groups may have waited for this batch
 
     async def _in_worker(self, function, *arguments):
         def call():

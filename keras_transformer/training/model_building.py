@@ -25,7 +25,7 @@ def build_model(run, vocab_size, options=None):
     distribution = make_strategy(options.strategy, options.devices)
     jit_compile = options.jit_compile
     if distribution and keras.backend.backend() == "tensorflow":
-        check_strategy("mirrored", jit_compile=jit_compile)  # not checked yet if "auto" has chosen "mirrored"
+        check_strategy("mirrored", jit_compile=jit_compile)  # `TrainOptions` cannot check this for "auto"
         jit_compile = False
     with distribution.scope() if distribution else contextlib.nullcontext():
         model = registry.models.get(run.hparams.model)(

@@ -19,7 +19,8 @@ class TrainOptions:
 
     Attributes:
         strategy: "one" for one device; "mirrored" on TensorFlow or "jax" on JAX for all devices of this process;
-            "multiworker" for the devices of several processes; "auto" for all accelerators, or one device without them.
+            "multiworker" for the devices of several processes; "auto" for all accelerators, or one CPU device without
+            accelerators.
         devices: Number of devices of this process; None for the default of the strategy.
         coordinator: `Coordinator` of several JAX processes, for the strategy "multiworker".
         worker_patience: Maximum time in seconds to wait for the other processes at the start.

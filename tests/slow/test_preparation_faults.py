@@ -18,7 +18,7 @@ from keras_transformer.config import registry
 from keras_transformer.data.token_store import VERIFIED
 
 # `prepare` treats this problem like a large corpus. TROUBLE contains a fault and the pair or file access at which the
-# fault occurs. The tokenizer is trained on pairs 0 to 1999. Then `prepare` reads them again as pairs 2000 to 3999.
+# fault occurs. The training pairs count as pairs 0 to 1999 for the tokenizer, and as pairs 2000 to 3999 for encoding.
 PLUGIN = '''
 import dataclasses, os, random, signal, sys, time
 from keras_transformer import TranslationProblem, register_problem

@@ -228,7 +228,7 @@ def test_separate_vocabularies_split_each_side_alone(separate):
 
 def test_separate_vocabularies_encode_no_special_tokens():
     russian = SentencePieceTokenizer.train(["кот сидит на коврике", "две собаки бегут по снегу"], 40)
-    tokenizer = MarianTokenizer.join(russian, russian)  # has no letters for the texts </s>, <pad> and <s>
+    tokenizer = MarianTokenizer.join(russian, russian)  # has no pieces for Latin letters
     texts = ["кот </s>", "<pad> кот", "<s>"]
     for ids in (*tokenizer.encode(texts), *tokenizer.encode_targets(texts)):
         assert UNK in ids and not {PAD, EOS, BOS} & {*ids}

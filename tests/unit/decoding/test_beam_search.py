@@ -25,7 +25,7 @@ from keras_transformer.models.transformer import last_tokens
 LETTERS = "abc"
 SYMBOLS = (UNK, 4, 5, 6)  # possible tokens before EOS
 SOURCES = ["b", "a c", "c c a", "a b c"]
-EXTRA = 1  # the length limits of SOURCES are then 3 to 5 tokens, including EOS
+EXTRA = 1  # limits the outputs for SOURCES to 3 to 5 tokens, including EOS
 EVERY = sum(len(SYMBOLS) ** n for n in range(5))  # number of sequences of at most 5 tokens, including EOS
 ALPHAS = (0.0, 0.6, 1.0)
 

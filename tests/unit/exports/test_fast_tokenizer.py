@@ -54,7 +54,7 @@ def test_fast_tokenizer_gives_the_same_ids(make, size, options, fresh_seed):
 
 
 def foreign(**options):
-    """Return a tokenizer with a SentencePiece model that `problem.vocab_file` might name."""
+    """Train a SentencePiece model with options that this package never uses. Return the tokenizer of the model."""
     model, texts = io.BytesIO(), [source for source, _ in toy_pairs("tr", 1)[:300]]
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=model, vocab_size=40, minloglevel=2, **options
