@@ -39,7 +39,7 @@ class WorkerLost(UserError):
 
 
 class Workers:
-    """The workers of a training run. This base class represents a single worker.
+    """The workers of a training run. This base class is for runs with a single worker.
 
     Attributes:
         number: Index of this worker, starting at 0.

@@ -99,12 +99,12 @@ class Parseval:
 
     @property
     def skipped(self):
-        """Number of sentences without words in the test file."""
+        """Number of skipped sentences, which have no words in the test file."""
         return sum(sentence.status == SKIPPED for sentence in self.sentences)
 
     @property
     def valid(self):
-        """Number of valid sentences."""
+        """Number of valid sentences, which are all sentences except error sentences and skipped sentences."""
         return len(self._valid())
 
     @property
