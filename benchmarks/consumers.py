@@ -1,4 +1,4 @@
-"""Export a run in several formats, translate with the software for each format, and compare with `Translator`.
+"""Export a run in several formats, translate with each format's software, and compare with the output of `Translator`.
 
     python benchmarks/consumers.py --run=runs/multi30k --formats=huggingface,argos \\
         --python=transformers-env/bin/python --json=docs/results/exports.jsonl

@@ -69,7 +69,7 @@ def measure(workload, mode, precision):
 
 
 def product_flops(workload):
-    """Return the number of floating-point operations in all matrix products, without padding."""
+    """Return the number of floating-point operations in all matrix products, excluding those on padding."""
     from keras_transformer.config.hparams import HParams
 
     vocab_size, hparams, _ = protocol.read_model(workload.model)

@@ -108,10 +108,11 @@ class Server:
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) // 1000
 
     def load(self, questions, clients, seconds, stream=False):
-        """Let clients send requests for some time. Return a dict with the latencies in milliseconds and other results.
+        """Let `clients` clients send requests for `seconds` seconds. Return a dict with latencies and other results.
 
-        In the dict, `first_lines` contains the milliseconds from each request to the first line of its answer. With
-        `stream`, the server can send this line before it has translated the whole text.
+        In the dict, `latencies` contains the time from each request to the end of its answer, and `first_lines` the
+        time to the first line of the answer, both in milliseconds. With `stream`, the server can send the first line
+        before it has translated the whole text.
         """
         first = time.monotonic()
         latencies, first_lines, wrong, errors = [], [], [], []

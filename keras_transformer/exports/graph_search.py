@@ -11,7 +11,7 @@ from keras_transformer.decoding.token_selection import NEG_INF
 class GraphBeamSearch(BatchedBeamSearch):
     """Variant of `BatchedBeamSearch` that runs inside a `tf.function` and returns the same results.
 
-    There is one difference: this class does not detect model outputs that are not finite.
+    Unlike `BatchedBeamSearch`, this class does not detect model outputs that are not finite.
 
     Args:
         models: See `BatchedBeamSearch`.

@@ -15,8 +15,8 @@ class EncoderLayer(StackLayer):
         d_model, d_ff, num_heads: Sizes, as in the paper.
         d_k, d_v: Widths of the keys and values of a head (default: d_model / num_heads).
         attention: Registered name of the self-attention.
-        attention_window: Number of positions that each position attends to, for self-attention with the argument
-            `window`.
+        attention_window: Number of positions that each position attends to. Only for self-attention classes with an
+            argument `window`.
         **arguments: Other arguments of `StackLayer`.
 
     Call arguments:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def workers_of(parent):
-    """Return the ids of the worker processes that process `parent` started to encode a corpus."""
+    """Return the process ids of the workers that the process with the id `parent` started to encode a corpus."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

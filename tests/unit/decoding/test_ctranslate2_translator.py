@@ -1,4 +1,4 @@
-"""Tests of `CTranslate2Translator`: greedy outputs and scores as with Keras, limits, prefixes, samples and errors."""
+"""Tests of `CTranslate2Translator`: agreement with Keras in greedy search, limits, prefixes, samples and errors."""
 
 import numpy as np
 import pytest

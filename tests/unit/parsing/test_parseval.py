@@ -372,7 +372,7 @@ def test_by_label_scores_each_label():
     gold = "(S (NP (N a)) (VP (V b) (NP (N c)) (PRT (R d))))"
     test = "(S (NP (N a)) (VP (V b) (NP (N c)) (ADVP (R d))))"
     scores = {one.label: one for one in parseval([gold, gold], [test, "(S (X (N a) (N b) (N c) (N d)))"]).by_label()}
-    assert list(scores) == ["NP", "S", "VP", "PRT", "ADVP", "X"]  # sorted by gold, then test brackets, descending
+    assert list(scores) == ["NP", "S", "VP", "PRT", "ADVP", "X"]  # most gold brackets first, then most test brackets
     assert scores["NP"].figures() == {
         "gold": 4,
         "test": 2,
