@@ -100,6 +100,7 @@ class Run:
             known = cls.open(path)
             config["init_from"] = init_from or known.config["init_from"]
             known.check_same_config(config)
+            config["problem"]["parameters"] = known.config["problem"]["parameters"]  # keeps the `config_hash`
         elif path.exists() and (not path.is_dir() or _foreign_files(path)):
             raise UserError(f"{path} exists and is not a run directory; choose another --output_dir")
         config["plugins"] = plugins.loaded()  # includes plug-ins of an existing run, which `open` has loaded
@@ -182,7 +183,10 @@ class Run:
 
     def check_same_config(self, config):
         """Raise a `UserError` if `config` differs from this run in a setting that a resumed run cannot change."""
-        was, now = _fixed({**self.config, "hparams": dataclasses.asdict(self.hparams)}), _fixed(config)
+        # Parameters and hparams that did not exist when the run began have their default values.
+        problem = {**self.config["problem"], "parameters": self.problem.parameters}
+        was = _fixed({**self.config, "problem": problem, "hparams": dataclasses.asdict(self.hparams)})
+        now = _fixed(config)
         for name in was | now:  # problem and preset first, because the hparams depend on them
             if was.get(name) != now.get(name):
                 raise UserError(
@@ -286,13 +290,13 @@ class Run:
         return open_events(self.path / "tensorboard")
 
     def metrics(self):
-        """Return the lines of metrics.jsonl, a list of dicts, without truncated lines."""
+        """Return the lines of metrics.jsonl, a list of dicts, without damaged lines."""
         path = self.path / "metrics.jsonl"
         rows = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        for line in path.read_bytes().splitlines() if path.is_file() else []:
             try:
                 rows.append(json.loads(line))
-            except json.JSONDecodeError:
+            except ValueError:  # invalid JSON or UTF-8
                 continue
         return rows
 
