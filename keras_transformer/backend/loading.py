@@ -29,10 +29,12 @@ def load_keras(optional=True):
             `load_keras` takes less time.
 
     Raises:
-        UserError: The backend is not supported or not installed.
+        UserError: The backend is not supported or not installed, or floatx in keras.json is not float32.
         ImportError: The import of Keras or the backend fails.
     """
     if "keras" not in sys.modules:
+        if (floatx := _configured("floatx")) not in (None, "float32"):
+            raise UserError(f"floatx must be float32 in keras.json, got {floatx}; use --precision instead")
         backend = os.environ["KERAS_BACKEND"] = chosen_backend()
         with hidden_packages(() if optional else {*OPTIONAL} - {backend}), paused_garbage_collection():
             if backend == "tensorflow":
@@ -68,7 +70,7 @@ def chosen_backend():
             raise UserError(f"KERAS_BACKEND={named}, but {named} is not installed. Run pip install {named}.")
         return named
     # Keras writes its default backend into keras.json even if that backend is not installed.
-    for name in (_configured_backend(), *BACKENDS):
+    for name in (_configured("backend"), *BACKENDS):
         if name in BACKENDS and importlib.util.find_spec(name):
             return name
     raise UserError("no Keras backend is installed; run pip install tensorflow or pip install jax")
@@ -109,10 +111,11 @@ def enable_compilation_cache():
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # in seconds; JAX's default is 1
 
 
-def _configured_backend():
+def _configured(setting):
+    """Return the value of a setting in keras.json, or None."""
     home = Path(os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras"))
     try:
-        return json.loads((home / "keras.json").read_text()).get("backend")
+        return json.loads((home / "keras.json").read_text()).get(setting)
     except (OSError, ValueError, AttributeError):
         return None
 

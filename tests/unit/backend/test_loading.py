@@ -62,6 +62,14 @@ def test_chosen_backend_rejects_missing_and_unknown_ones(choose_from, environmen
         loading.chosen_backend()
 
 
+def test_load_keras_rejects_other_floatx(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "keras")
+    (tmp_path / "keras.json").write_text('{"floatx": "float16"}')
+    with pytest.raises(kt.UserError, match=r"floatx must be float32 in keras\.json, got float16"):
+        loading.load_keras()
+
+
 @pytest.mark.backend
 @pytest.mark.parametrize("backend", ["jax", "tensorflow", None])
 @pytest.mark.parametrize("missing", [("tensorflow", "tensorflow-text"), ("tensorflow-text",)])
