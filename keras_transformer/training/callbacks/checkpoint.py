@@ -37,7 +37,7 @@ class CheckpointCallback(StepCallback):
         self.run, self.hparams, self.progress, self.validation = run, hparams, progress, validation
         self.stop, self.workers = stop, workers
         self.from_signal = start if from_signal else None
-        self.written, self.saved_at = start, time.monotonic()
+        self.start, self.written, self.saved_at = start, start, time.monotonic()
 
     def on_step(self, step):
         # These methods exchange values between workers, so all workers must call them in the same order.
@@ -102,6 +102,10 @@ class CheckpointCallback(StepCallback):
                 state = {"evaluation": latest, "from_signal": from_signal}
                 checkpoints.save(step, training_arrays(self.model), state)
                 checkpoints.drop(self.from_signal)
+                if self.written == self.start:  # the first save removes the damaged checkpoints that the run skipped
+                    for skipped in checkpoints.steps():
+                        if skipped > self.start and skipped != step:
+                            checkpoints.drop(skipped)
                 self.from_signal = step if from_signal else None
             if self.is_best(step):
                 checkpoints.mark_best(step, {name: latest[name] for name in BEST if name in latest})

@@ -174,6 +174,14 @@ def test_checkpoint_from_signal_gives_way_to_next(checkpointing):
     assert callback.run.checkpoints.steps() == [4, 8]
 
 
+@pytest.mark.parametrize("steps", [[4, 8, 10], [4, 8, 10, 12, 14]])
+def test_first_save_removes_skipped_checkpoints(checkpointing, steps):
+    callback = checkpointing({}, start=8, checkpoint_steps=4)
+    save(callback.run.checkpoints, *steps)
+    callback.on_step(12)
+    assert callback.run.checkpoints.steps() == [4, 8, 12]
+
+
 def test_patience_counts_evaluations_after_best(tmp_path):
     run = Run(tmp_path, {})
     evaluation = types.SimpleNamespace(evaluated=lambda step: step % 5 == 0)
