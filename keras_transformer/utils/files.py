@@ -53,38 +53,41 @@ def open_partial(path):
         path: Path of the file. The function follows symbolic links, and opens devices and pipes directly.
 
     Raises:
-        UserError: The file cannot be written.
+        UserError: The file cannot be written, or another process is writing it.
     """
     path = _resolve(path)
-    partial = path if _is_stream(path) else path.with_name(f"{path.name}.partial")
-    file = _open(partial, "w")
-    try:
-        with _renamed_on_success(file, path):
+    if _is_stream(path):
+        with _open(path, "w") as file:
             yield file
-    except BaseException as error:
-        if partial == path:
+        return
+    partial = path.with_name(f"{path.name}.partial")
+    with lock_file(partial) as file:
+        if file is None:
+            raise UserError(f"another process is writing {partial}; wait for it, or choose another path")
+        file.truncate(0)
+        try:
+            with _renamed_on_success(file, path):
+                yield file
+        except BaseException as error:
+            if not partial.stat().st_size:
+                partial.unlink()
+            elif isinstance(error, UserError):
+                raise UserError(f"{error}; the output so far is in {partial}") from None
+            else:
+                print(f"the output so far is in {partial}", file=sys.stderr)
             raise
-        if not partial.stat().st_size:
-            partial.unlink()
-        elif isinstance(error, UserError):
-            raise UserError(f"{error}; the output so far is in {partial}") from None
-        else:
-            print(f"the output so far is in {partial}", file=sys.stderr)
-        raise
 
 
 @contextlib.contextmanager
 def _renamed_on_success(file, path):
     """Close a file at the end of a `with` block. On success, sync it to disk and give it the name `path`."""
-    is_temporary = Path(file.name) != path
     with file:
         yield
-        if is_temporary:
+        if Path(file.name) != path:
             file.flush()
             os.fsync(file.fileno())
-    if is_temporary:
-        os.replace(file.name, path)
-        _sync(path.parent)
+            os.replace(file.name, path)  # before closing, which releases a lock on the file
+            _sync(path.parent)
 
 
 @contextlib.contextmanager
@@ -173,8 +176,8 @@ def work_directory(path, identity):
 def lock_file(path, wait=False):
     """Hold an exclusive lock on a file inside a `with` block. The system releases the lock if the process dies.
 
-    The function creates the file if necessary. The holder of the lock may remove the file. A child process that
-    inherits the open file also holds the lock.
+    The function creates the file if necessary. The holder of the lock may remove or rename the file. A child process
+    that inherits the open file also holds the lock.
 
     Args:
         path: Path of the file.

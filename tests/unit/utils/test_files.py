@@ -4,7 +4,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
-from keras_transformer.utils.files import append_line, atomic_directory, lock_file
+import keras_transformer as kt
+from keras_transformer.utils.files import append_line, atomic_directory, lock_file, open_partial
 
 
 def test_append_line_waits_for_another_writer(tmp_path):
@@ -27,3 +28,16 @@ def test_atomic_directory_follows_a_symbolic_link(tmp_path, dangling):
         (folder / "file").write_text("text")
     assert link.is_symlink() and (target / "file").read_text() == "text"
     assert {*tmp_path.iterdir()} == {link, target}
+
+
+def test_open_partial_rejects_a_second_writer(tmp_path):
+    path = tmp_path / "output.txt"
+    with open_partial(path) as file:
+        print("first", file=file, flush=True)
+        with pytest.raises(kt.UserError, match="another process is writing"), open_partial(path):
+            pass
+    assert path.read_text() == "first\n"
+    with open_partial(path) as file:
+        print("second", file=file)
+    assert path.read_text() == "second\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["output.txt"]
