@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_transformer.utils.errors import UserError, shell_flag
-from keras_transformer.utils.files import atomic_directory, read_json, remove_directory, sha256, write_json
+from keras_transformer.utils.files import atomic_directory, lock_file, read_json, remove_directory, sha256, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -96,13 +96,21 @@ class Checkpoints:
             stray.unlink(missing_ok=True)
 
     def save_averaged(self, weights, state):
-        """Write the checkpoint "averaged".
+        """Write the checkpoint "averaged", and remove the temporary files of killed processes.
+
+        If another process is writing this checkpoint, the method waits for it.
 
         Args:
             weights: The averaged weights, {path: array}.
             state: {"steps": steps of the averaged checkpoints}.
         """
-        self._write(self.path / "averaged", {"weights": weights}, state)
+        lock = self.path / ".averaged.lock"
+        with lock_file(lock, wait=True):
+            for stray in self.path.glob(".averaged.*"):
+                if stray != lock:
+                    shutil.rmtree(stray, ignore_errors=True)
+            self._write(self.path / "averaged", {"weights": weights}, state)
+            lock.unlink(missing_ok=True)
 
     def mark_best(self, step, metrics):
         """Record in best.json that the checkpoint at `step` is the best so far, with its metrics."""

@@ -64,6 +64,14 @@ def test_average_warns_of_fewer_checkpoints(make_run, caplog, last):
     assert f"averaged 2 of {last or 5} checkpoints" in line and "there are no more in" in line
 
 
+def test_average_removes_files_of_killed_process(make_run):
+    run = make_run([2], keep_checkpoints=1)
+    (run.checkpoints.path / ".averaged.0123abcd").mkdir()
+    (run.checkpoints.path / ".averaged.0123abcd" / "weights.npz").touch()
+    kt.average_checkpoints(run.path)
+    assert {entry.name for entry in run.checkpoints.path.iterdir()} == {"step-000000002", "averaged"}
+
+
 def test_averaged_warns_once_training_has_continued(make_run, caplog):
     run = make_run([2, 4], keep_checkpoints=2, average_last=2)
     kt.average_checkpoints(run.path)
