@@ -82,7 +82,8 @@ def _weights(h, vocab_size):
     """Estimate the number of weights of a model."""
     heads = h.num_heads * (h.key_width + h.value_width)
     encoder_layer, decoder_layer = 2 * (heads + h.d_ff), 2 * (2 * heads + h.d_ff)
-    return h.d_model * (vocab_size + h.num_layers * encoder_layer + h.decoder_depth * decoder_layer)
+    positions = h.max_length if h.positions == "learned" else 0
+    return h.d_model * (vocab_size + positions + h.num_layers * encoder_layer + h.decoder_depth * decoder_layer)
 
 
 def available_bytes():

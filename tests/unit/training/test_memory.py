@@ -81,6 +81,8 @@ def test_estimate_grows_with_model_and_batch():
     )
     shallow = memory.estimated_bytes(deep.replace(num_decoder_layers=1), VOCAB_SIZE, 400, 20, 20)
     assert estimate < shallow < memory.estimated_bytes(deep, VOCAB_SIZE, 400, 20, 20) / 1.5
+    learned = memory.estimated_bytes(HPARAMS.replace(positions="learned", max_length=9), VOCAB_SIZE, 400, 20, 20)
+    assert learned == estimate + 4 * 5 * 9 * HPARAMS.d_model  # weights, gradients and optimizer state
     # Doubling the vocabulary adds memory for weights, gradients and two optimizer slots. It adds less than the logits
     # of all tokens, because training computes logits in chunks.
     more = memory.estimated_bytes(HPARAMS, 2 * VOCAB_SIZE, 400, 20, 20) - estimate
