@@ -157,7 +157,7 @@ class Workload:
 
     Attributes:
         name: One of `WORKLOADS`.
-        job: Job of the engines.
+        job: Job for the engines, a dictionary (see `peers.Process`).
         tokens: Number of target tokens of each batch, without padding.
         flops: Number of floating-point operations of the update on each batch.
     """
@@ -168,7 +168,7 @@ class Workload:
     flops: list
 
     def job_of(self, mode):
-        """Return the job for an engine in a mode. On JAX, the warm-up is long enough to compile all batch shapes."""
+        """Return the job for an engine that runs in `mode`. On JAX, the warm-up compiles all batch shapes."""
         every_shape = mode == "jax" and self.name != "fixed"
         return {**self.job, "warm_updates": len(self.tokens)} if every_shape else self.job
 

@@ -48,7 +48,7 @@ def export_huggingface(run, folder, checkpoint=None, force=False):
     weights = {name: np.asarray(array, "float32") for name, array in weights.items()}
     description = {"format": "huggingface", "max_tokens": POSITIONS, **describe(run, checkpoint, state)}
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
-    models = getattr(tokenizer, "models", [tokenizer.to_bytes()] * 2)  # by default, one model for both sides (§5.1)
+    models = getattr(tokenizer, "models", [tokenizer.to_bytes()] * 2)  # usually one model for both sides (§5.1)
     with atomic_export(folder, force, description) as new:
         save_file(marian_weights(weights, hparams), new / "model.safetensors", metadata={"format": "pt"})
         for name, content in {

@@ -121,7 +121,7 @@ def tree_of(text):
 
 
 def _closed(label, inside, place):
-    """Return the tree of a closed bracket from its label and its contents, a list of words and trees."""
+    """Return the tree of a closed bracket, given its label and its contents (a list of words and trees)."""
     words = [item for item in inside if isinstance(item, str)]
     if label is not None and len(words) == len(inside) == 1:
         return Tree(label, (), words[0])

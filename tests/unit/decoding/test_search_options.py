@@ -130,8 +130,8 @@ def test_invalid_prefixes_are_rejected(translator, prefixes):
 def nothing_twice(tokens, index, inputs):
     """Constraint that forbids repeating the previous token.
 
-    For the shortest text in `SOURCES`, it also forbids UNK, and EOS before the length limit. For texts longer than
-    those in `SOURCES`, it forbids all tokens.
+    For the shortest text in `SOURCES`, the constraint also forbids UNK and EOS. The search still outputs EOS at the
+    length limit. For texts longer than those in `SOURCES`, the constraint forbids all tokens.
     """
     symbols, limits = ops.arange(6, dtype="int32"), inputs.limits[:, None, None]
     previous = ops.take(tokens, ops.maximum(index - 1, 0), axis=2)[:, :, None]

@@ -22,12 +22,12 @@ def streamed(url, body):
 
 
 def answers(url, status):
-    """Return the number of translation requests that ended with this status."""
+    """Return the number of translation requests that ended with the given status."""
     return metrics(url).get(("requests_total", "/translate", str(status)), 0)
 
 
 def close_after_first_batch(engine):
-    """Let the engine close its gate after its first batch."""
+    """Make the engine clear `gate` after its first batch, so that the next batch waits until `gate` is set."""
     translate = engine.translate
 
     def closing(texts, nbest):
