@@ -22,9 +22,9 @@ def top_k_tokens(logits, allowed, count):
         count: Number of tokens to return, C. If the vocabulary is smaller, C is the vocabulary size.
 
     Returns:
-        The log-probabilities, float32 [B, K, C], best first, the tokens, int32 [B, K, C], and the log-sum-exp of the
-        logits, float32 [B, K]. Tokens that are not allowed have the log-probability NEG_INF. Tokens with equal
-        probabilities are sorted by id.
+        A tuple (log-probabilities [B, K, C], tokens [B, K, C], log-sum-exp of the logits [B, K]). The tokens are int32,
+        the other arrays float32. The most probable tokens come first, and tokens with equal probabilities are sorted by
+        id. Tokens that are not allowed have the log-probability NEG_INF.
     """
     allowed_logits = logits if allowed is None else ops.where(allowed, logits, NEG_INF)
     best, tokens = blockwise_top_k(allowed_logits, min(count, logits.shape[-1]))

@@ -1,8 +1,9 @@
 """BPE-dropout (Provilkov et al. 2020), which segments texts at random and is useful for small corpora.
 
-Byte-pair encoding starts with the characters of a word. In every step, it applies the possible merge that was learned
-first. BPE-dropout skips each possible merge with a given probability. A model then sees different segmentations of the
-same word and learns how words are composed. With probability 0, the result is the tokenizer's own segmentation.
+Byte-pair encoding starts with the characters of a word. In every step, it applies one of the possible merges, the one
+that was learned first. BPE-dropout skips each possible merge with a given probability. A model then sees different
+segmentations of the same word and learns how words are composed. With probability 0, the result is the tokenizer's own
+segmentation.
 
 SentencePiece can also sample segmentations, but its samples differ between processes even with the same seed. A
 prepared corpus would then depend on interruptions and on the number of workers.

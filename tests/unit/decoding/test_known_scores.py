@@ -1,4 +1,4 @@
-"""Tests of scores with a model whose outputs are known. It copies the source but replaces the first few words."""
+"""Tests of scores with a model that copies the source but replaces the first few words, so its outputs are known."""
 
 import dataclasses
 import types
