@@ -88,7 +88,7 @@ def main(arguments):
 
 
 class Parse(NamedTuple):
-    """Parse of a sentence and CPU time of the parser. `fallback` is true if `pcfg` returned the right-branching tree."""
+    """Parse of a sentence and CPU time of parsing. `fallback` is true if `pcfg` returned the right-branching tree."""
 
     tree: Tree
     fallback: bool
