@@ -5,7 +5,8 @@ import unicodedata
 
 import numpy as np
 
-from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK, VocabularyTooLarge, no_byte_pairs
+from keras_transformer.data.tokenizers.base import EOS, UNK, no_byte_pairs, text_ids
+from keras_transformer.data.tokenizers.errors import VocabularyTooLarge
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions
 from keras_transformer.parsing.constraint import TreeConstraint
@@ -130,7 +131,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         """Return a text for each sequence: its symbols separated by spaces, or a sentence if any id is a subword."""
         return [
             " ".join(self._names[i] for i in row) if set(row) <= self._names.keys() else words
-            for row, words in zip(_without_special(ids), super().decode(ids))
+            for row, words in zip(map(text_ids, ids), super().decode(ids))
         ]
 
     def decode_outputs(self, sources, ids):
@@ -140,7 +141,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         """
         return [
             str(repaired([self._names[i] for i in row if i in self._names], words)) if words else ""
-            for row, words in zip(_without_special(ids), map(split_words, sources))
+            for row, words in zip(map(text_ids, ids), map(split_words, sources))
         ]
 
 
@@ -162,7 +163,3 @@ def _visible(word):
         return word
     kept = (c for c in unicodedata.normalize("NFKC", word) if unicodedata.category(c)[0] not in "ZC" and c not in BLANK)
     return "".join(kept) or "?"
-
-
-def _without_special(ids):
-    return [[int(i) for i in row if i not in (PAD, BOS, EOS)] for row in ids]

@@ -14,7 +14,6 @@ from keras_transformer.utils.text import UNSPACED
 
 PAD, EOS, BOS, UNK = 0, 1, 2, 3
 SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
-CHANGE = "change it with --set problem.vocab_size=N"
 
 
 class Tokenizer:
@@ -143,14 +142,30 @@ class Tokenizer:
             file.write(self.to_bytes())
 
 
-class VocabularyTooLarge(UserError):
-    """Error for a `vocab_size` that exceeds `largest`, the maximum number of pieces for the training text."""
+class ListTokenizer(Tokenizer):
+    """Base class of tokenizers whose file is a list of pieces, one per line.
 
-    def __init__(self, vocab_size, largest):
-        super().__init__(
-            f"the vocabulary must have at most {largest} pieces for this training text, got {vocab_size}; {CHANGE}"
-        )
-        self.largest = int(largest)
+    Args:
+        pieces: Pieces without the four special tokens. The piece at index n has the id n + 4.
+    """
+
+    def __init__(self, pieces):
+        self._pieces = [*SPECIAL, *pieces]
+        self._ids = {piece: i for i, piece in enumerate(self._pieces) if i >= len(SPECIAL)}
+        self.vocab_size = len(self._pieces)
+
+    def pieces(self, ids):
+        return [self._pieces[i] for i in ids]
+
+    @classmethod
+    def from_bytes(cls, content):
+        try:
+            return cls(content.decode("utf-8").split("\n")[:-1])
+        except UnicodeDecodeError:
+            raise ValueError("not UTF-8") from None
+
+    def to_bytes(self):
+        return "".join(f"{piece}\n" for piece in self._pieces[len(SPECIAL) :]).encode()
 
 
 def no_byte_pairs(what):
@@ -158,31 +173,6 @@ def no_byte_pairs(what):
     return UserError(f"bpe_dropout requires plain byte-pair encoding, which {what} does not use; unset bpe_dropout")
 
 
-def too_small(vocab_size, smallest):
-    """Return a `UserError` for a vocabulary that is too small to contain every character of the text."""
-    return UserError(
-        f"the vocabulary must have at least {smallest} pieces to contain every character of the training text, got "
-        f"{vocab_size}; {CHANGE}"
-    )
-
-
-def nothing_to_learn():
-    """Return a `UserError` for a training text without words."""
-    return UserError("the training text contains only blank lines. Check the training files.")
-
-
-def flags(values):
-    """Convert booleans to a float32 array."""
-    return np.array(values, "float32")
-
-
-def read_list(content):
-    """Return the lines of a tokenizer's file.
-
-    Raises:
-        ValueError: The content is not UTF-8.
-    """
-    try:
-        return content.decode("utf-8").split("\n")[:-1]
-    except UnicodeDecodeError:
-        raise ValueError("not UTF-8") from None
+def text_ids(ids):
+    """Return a sequence of ids as a list without PAD, BOS and EOS."""
+    return [int(i) for i in ids if i not in (PAD, BOS, EOS)]

@@ -4,9 +4,11 @@ import base64
 import json
 import re
 
+import numpy as np
+
 from keras_transformer.data.language_tags import TAG, tagged_languages
 from keras_transformer.data.placeholders import placeholder_ids
-from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK, Tokenizer, flags
+from keras_transformer.data.tokenizers.base import BOS, EOS, SPECIAL, UNK, Tokenizer, text_ids
 
 LANGUAGE_CODE = re.compile(r"\s*(>>.+?<<)")
 """Pattern of a language tag such as >>tr<< at the start of a source, for models with several target languages."""
@@ -60,7 +62,7 @@ class MarianTokenizer(Tokenizer):
         return [self._target.decode_pieces(self._text_pieces(row)) for row in ids]
 
     def _text_pieces(self, ids):
-        return [self._pieces[i] for i in ids if i not in (PAD, BOS, EOS)]
+        return self.pieces(text_ids(ids))
 
     def _side_of(self, pieces):
         """Return the source's SentencePiece model if only this model contains all pieces, otherwise the target's."""
@@ -79,7 +81,8 @@ class MarianTokenizer(Tokenizer):
 
     @property
     def word_starts(self):
-        return flags([i in (BOS, EOS) or piece.startswith("▁") for i, piece in enumerate(self._pieces)])
+        starts = [i in (BOS, EOS) or piece.startswith("▁") for i, piece in enumerate(self._pieces)]
+        return np.array(starts, "float32")
 
     @property
     def hidden_ids(self):

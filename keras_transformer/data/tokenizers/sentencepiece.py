@@ -3,9 +3,11 @@
 import functools
 import random
 
+import numpy as np
+
 from keras_transformer.data.language_tags import language_tag, tagged_languages
 from keras_transformer.data.placeholders import placeholder_ids
-from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, Tokenizer, flags, no_byte_pairs
+from keras_transformer.data.tokenizers.base import BOS, EOS, SPECIAL, Tokenizer, no_byte_pairs, text_ids
 from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions, learn_model
 
 THREADED = 32
@@ -69,7 +71,7 @@ class SentencePieceTokenizer(Tokenizer):
         return BPEDropout(self.pieces(numbers), scores, self.word_starts, {*range(len(SPECIAL)), *given})
 
     def decode(self, ids):
-        return self._each(self._processor.decode, [[int(i) for i in row if i not in (PAD, BOS, EOS)] for row in ids])
+        return self._each(self._processor.decode, [*map(text_ids, ids)])
 
     @staticmethod
     def _each(function, items):
@@ -91,7 +93,7 @@ class SentencePieceTokenizer(Tokenizer):
     @property
     def word_starts(self):
         pieces = self.pieces(range(self.vocab_size))
-        return flags([i in (BOS, EOS) or piece[0] == "▁" for i, piece in enumerate(pieces)])
+        return np.array([i in (BOS, EOS) or piece[0] == "▁" for i, piece in enumerate(pieces)], "float32")
 
     @property
     def hidden_ids(self):

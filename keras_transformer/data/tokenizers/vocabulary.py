@@ -7,17 +7,8 @@ import sys
 from dataclasses import dataclass, replace
 
 from keras_transformer.data.placeholders import PLACEHOLDER
-from keras_transformer.data.tokenizers.base import (
-    BOS,
-    CHANGE,
-    EOS,
-    PAD,
-    SPECIAL,
-    UNK,
-    VocabularyTooLarge,
-    nothing_to_learn,
-    too_small,
-)
+from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK
+from keras_transformer.data.tokenizers.errors import CHANGE, VocabularyTooLarge, nothing_to_learn, too_small
 from keras_transformer.utils.errors import UserError
 
 SAMPLE = 4_000_000

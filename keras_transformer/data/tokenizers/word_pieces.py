@@ -18,17 +18,8 @@ import unicodedata
 
 import numpy as np
 
-from keras_transformer.data.tokenizers.base import (
-    BOS,
-    EOS,
-    SPECIAL,
-    UNK,
-    Tokenizer,
-    VocabularyTooLarge,
-    nothing_to_learn,
-    read_list,
-    too_small,
-)
+from keras_transformer.data.tokenizers.base import BOS, EOS, SPECIAL, UNK, ListTokenizer
+from keras_transformer.data.tokenizers.errors import VocabularyTooLarge, nothing_to_learn, too_small
 from keras_transformer.utils.errors import UserError
 
 MARKER, ESCAPE = "▁", "\\"
@@ -41,7 +32,7 @@ LONGEST = 40  # maximum number of characters in a word that the learner uses
 TOLERANCE = 0.02  # the search for a threshold stops if the vocabulary is larger than requested by at most this share
 
 
-class WordPieceTokenizer(Tokenizer):
+class WordPieceTokenizer(ListTokenizer):
     """Tokenizer that splits words by greedy longest match with a list of pieces.
 
     Args:
@@ -58,9 +49,7 @@ class WordPieceTokenizer(Tokenizer):
             raise ValueError(f"the piece {missing[0]!r} is missing")
         if len(set(pieces)) < len(pieces) or not all(pieces):
             raise ValueError("a piece is empty or repeated")
-        self._pieces = [*SPECIAL, *pieces]
-        self.vocab_size = len(self._pieces)
-        self._ids = {piece: i for i, piece in enumerate(self._pieces) if i >= len(SPECIAL)}
+        super().__init__(pieces)
         self._longest = max(map(len, pieces))
         self.alphabet = {piece for piece in pieces if len(piece) == 1} - {MARKER, ESCAPE}
         self._runs = _runs(self.alphabet)
@@ -94,21 +83,11 @@ class WordPieceTokenizer(Tokenizer):
     def decode(self, ids):
         return [self._decode(row) for row in ids]
 
-    def pieces(self, ids):
-        return [self._pieces[i] for i in ids]
-
     @property
     def display_word_starts(self):
         starts = np.array([piece.startswith(MARKER) for piece in self._pieces], "float32")
         starts[[BOS, EOS]] = 1
         return starts
-
-    @classmethod
-    def from_bytes(cls, content):
-        return cls(read_list(content))
-
-    def to_bytes(self):
-        return "".join(f"{piece}\n" for piece in self._pieces[len(SPECIAL) :]).encode()
 
     def _decode(self, row):
         text = "".join([self._texts[i] for i in row]).replace(MARKER, " ")
