@@ -73,7 +73,7 @@ def main(arguments):
 
 
 def cases(workload, sizes):
-    """Return a list with the arguments of each call of a workload's function, a tuple without the argument `sizes`."""
+    """Return a list of argument tuples, one per call of a workload's function. The tuples do not contain `sizes`."""
     if workload == "train":
         return [(name, lengths) for name in sizes["models"] for lengths in ("wmt", "fixed")]
     if workload == "phases":
