@@ -38,9 +38,8 @@ class WordAlignedTransformer(Transformer):
         if (heads := self.hparams.num_heads) < self.word_heads:
             raise UserError(f"num_heads must be at least {self.word_heads} in a {type(self).__name__}, got {heads}")
         self.word_starts = self.add_weight(
-            name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32",
-            autocast=False,  # bfloat16 represents integers exactly only up to 256
-        )  # fmt: skip
+            name="word_starts", shape=(self.vocab_size,), initializer="zeros", trainable=False, dtype="float32"
+        )
         super().build(input_shape)
 
     @property
