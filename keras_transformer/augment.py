@@ -14,7 +14,7 @@ from keras_transformer.cli.arguments import (
 )
 from keras_transformer.cli.output import report
 from keras_transformer.decoding.augmentation import AugmentOptions, augment
-from keras_transformer.decoding.engines import ENGINES
+from keras_transformer.decoding.engines import add_engine_flag
 from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.utils.logs import terminal_log
 
@@ -49,9 +49,7 @@ def main(arguments):
     parser.add_argument("--nbest", type=positive_int, default=1, help="maximum number of pairs per line (default 1)")
     add_precision_flag(parser)
     parser.add_argument("--jit_compile", action="store_true", help="compile with XLA (always on with JAX)")
-    parser.add_argument(
-        "--engine", choices=ENGINES, default="keras", help="translation engine, as in translate (default keras)"
-    )
+    add_engine_flag(parser)
     add_decoding_flags(parser.add_argument_group("search"))
     add_sampling_flags(parser)
     flags = parser.parse_args(arguments)

@@ -19,7 +19,7 @@ from keras_transformer.cli.arguments import (
 )
 from keras_transformer.cli.output import report, warn
 from keras_transformer.data.corpus import one_line, read_lines
-from keras_transformer.decoding.engines import ENGINES
+from keras_transformer.decoding.engines import add_engine_flag
 from keras_transformer.parsing.parseval import F1_OF_ALL
 from keras_transformer.runs.run import Run
 from keras_transformer.tasks.parts import in_directions
@@ -48,9 +48,7 @@ def main(arguments):
         help="directions of a multilingual run, such as de-fr,fr-de (default: all directions of the run)",
     )
     parser.add_argument("--output_dir", type=user_path, help="folder for the outputs and references (default none)")
-    parser.add_argument(
-        "--engine", choices=ENGINES, default="keras", help="translation engine, as in translate (default keras)"
-    )
+    add_engine_flag(parser)
     parser.add_argument("--samples", type=non_negative_int, default=0, help="number of examples to print (default 0)")
     parser.add_argument("--by_length", action="store_true", help="print a table of results by sentence length")
     parser.add_argument(

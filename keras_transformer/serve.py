@@ -18,7 +18,7 @@ from keras_transformer.cli.arguments import (
     user_path,
 )
 from keras_transformer.cli.output import report
-from keras_transformer.decoding.engines import ENGINES
+from keras_transformer.decoding.engines import add_engine_flag
 from keras_transformer.decoding.sentences import split_texts
 from keras_transformer.utils.errors import UserError
 
@@ -89,11 +89,7 @@ def _parse(arguments):
         "--ensemble", type=user_path, action="append", default=[], metavar="RUN",
         help="another run with the same vocabulary, as in translate (repeatable)",
     )  # fmt: skip
-    parser.add_argument(
-        "--engine", choices=ENGINES, default="auto",
-        help="translation engine, where auto uses ctranslate2 if it is installed and supports the run and all "
-        "options, and no GPU is found (default auto)",
-    )  # fmt: skip
+    add_engine_flag(parser, default="auto")
     add_precision_flag(parser, default=None)
     parser.add_argument(
         "--jit_compile", default="auto", choices=("auto", "on", "off"),

@@ -28,7 +28,7 @@ from keras_transformer.cli.arguments import (
 )
 from keras_transformer.cli.output import open_output, warn
 from keras_transformer.data.corpus import check_rereadable, in_chunks, one_line, read_lines
-from keras_transformer.decoding.engines import ENGINES
+from keras_transformer.decoding.engines import add_engine_flag
 from keras_transformer.decoding.loading import load_translator
 from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.parsing.tree import tree_of
@@ -147,11 +147,7 @@ def _parse(arguments):
         "--progress", action=argparse.BooleanOptionalAction, default=sys.stderr.isatty(),
         help="print the progress to stderr (default if stderr is a terminal)",
     )  # fmt: skip
-    parser.add_argument(
-        "--engine", choices=ENGINES, default="keras",
-        help="translation engine, where auto uses ctranslate2 if it is installed and supports the run and all "
-        "options, and no GPU is found (default keras)",
-    )  # fmt: skip
+    add_engine_flag(parser)
     group = parser.add_argument_group("search")
     add_decoding_flags(group)
     add_repetition_flags(group)

@@ -60,12 +60,12 @@ class Parser(argparse.ArgumentParser):
             hint = f"did you mean {' or '.join(near)}?" if near else "see --help"
             raise UserError(f"unknown flag {name}: {hint}")
         for action in self._actions:
-            given = getattr(values, action.dest, None)
+            flag, given = action.option_strings[0], getattr(values, action.dest, None)
             for text in given if isinstance(given, list) else [given]:
                 if isinstance(text, str) and not text.strip():
-                    self.error(f"--{action.dest} must not be empty")
+                    self.error(f"{flag} must not be empty")
                 if isinstance(text, str) and re.search("[\ud800-\udfff]", text):  # surrogates represent invalid UTF-8
-                    self.error(f"--{action.dest} must be UTF-8, got {text!r}")
+                    self.error(f"{flag} must be UTF-8, got {text!r}")
         for plugin in values.plugin:
             load_plugin(plugin)
         return values

@@ -12,6 +12,15 @@ logger = logging.getLogger(__name__)
 ENGINES = ("auto", "keras", "ctranslate2")
 
 
+def add_engine_flag(parser, default="keras"):
+    """Add `--engine` to the flags of a command."""
+    parser.add_argument(
+        "--engine", choices=ENGINES, default=default,
+        help="translation engine, where auto uses ctranslate2 if it is installed and supports the run and all "
+        "options, and no GPU is found (default %(default)s)",
+    )  # fmt: skip
+
+
 def choose_engine(
     engine, runs, checkpoint=None, precision="float32", jit_compile=False, options=None, keras_option=None
 ):

@@ -36,6 +36,7 @@ EMPTY = [
     ("visualize", "--curves="),
     ("serve", "--host="),
     ("trees", "--input="),
+    ("convert", "--from="),
 ]
 NEEDED = {
     "score": ["--run=r", "--target=t"],
@@ -44,6 +45,7 @@ NEEDED = {
     "serve": ["--run=r"],
     "translate": ["--run=r"],
     "evaluate": ["--run=r"],
+    "convert": ["--model=m", "--output_dir=o"],
 }
 
 
