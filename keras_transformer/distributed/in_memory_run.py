@@ -3,10 +3,8 @@
 Based on this state, a worker's callbacks make the same decisions as those of the chief, which has a run directory.
 """
 
-import contextlib
 import dataclasses
 import functools
-import io
 
 from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.runs.run import Run
@@ -34,17 +32,11 @@ class InMemoryRun(Run):
     def checkpoints(self):
         return _InMemoryCheckpoints(self.path / "checkpoints", self.state)
 
-    def locked(self):
-        return contextlib.nullcontext()
-
     def create(self):
         pass
 
     def write_manifest(self, manifest):
         pass
-
-    def atomic_open(self, name):
-        return io.StringIO()
 
     def log(self, **values):
         self.state["rows"].append(values)

@@ -1,6 +1,6 @@
 """Processes that train together, possibly on several machines, and their communication between updates.
 
-Only worker 0, the chief, reads and writes the run directory. It broadcasts the state that the others need.
+Only worker 0, the chief, writes the run directory. It broadcasts the state that the others need.
 Events that only one worker sees, such as signals, reach the others through all-reduce operations.
 """
 
@@ -50,7 +50,7 @@ class Workers:
 
     @property
     def is_chief(self):
-        """True for the worker that reads and writes the run directory."""
+        """True for the worker that writes the run directory."""
         return self.number == 0
 
     def all_reduce_sum(self, values):

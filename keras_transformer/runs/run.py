@@ -25,7 +25,7 @@ from keras_transformer.runs.checkpoint import Checkpoints, assign_model
 from keras_transformer.runs.tensorboard import open_events
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.errors import UserError, shell_flag
-from keras_transformer.utils.files import append_line, atomic_open, finite_or_null, lock_file, read_json, write_json
+from keras_transformer.utils.files import append_line, finite_or_null, lock_file, read_json, write_json
 
 MAY_CHANGE = ("train_steps", "patience", "on_nonfinite", "max_skipped")
 """Hparams that may change when a run resumes."""
@@ -137,10 +137,6 @@ class Run:
     def write_manifest(self, manifest):
         """Write manifest.json. `manifest` is the result of `make_manifest`."""
         write_json(self.path / "manifest.json", manifest)
-
-    def atomic_open(self, name):
-        """Open a file in the run directory for writing with `files.atomic_open`."""
-        return atomic_open(self.path / name)
 
     @contextlib.contextmanager
     def locked(self):

@@ -40,11 +40,6 @@ class Events:
             self._failed = True
             print(f"cannot write more events for TensorBoard: {' '.join(str(error).split())}", file=sys.stderr)
 
-    def close(self):
-        """Close the file."""
-        if self._writer:
-            self._writer.close()
-
 
 def _writer(folder):
     if "tensorflow" not in sys.modules:

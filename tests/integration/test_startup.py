@@ -34,7 +34,6 @@ for name in COMMANDS:
         runpy.run_module(f"keras_transformer.{name}", run_name="__main__", alter_sys=True)
 log = Events("tensorboard")
 log.write({"kind": "train", "step": 1, "loss": 0.5})
-log.close()
 print(sorted({"keras", "tensorflow", "jax", "torch"} & sys.modules.keys()))
 """
 METRICS = """

@@ -119,8 +119,6 @@ def test_in_memory_run_matches_run_and_writes_nothing(home, tmp_path):
     for one in ("best", "steps"):
         assert getattr(shadow.checkpoints, one)() == getattr(run.checkpoints, one)()
     assert [row for row in run.metrics() if row["kind"] == "validation"] == shadow.metrics()
-    with shadow.locked(), shadow.atomic_open("file") as file:
-        file.write("text")
     shadow.create()
     shadow.write_manifest({})
     shadow.log(kind="validation", step=9)

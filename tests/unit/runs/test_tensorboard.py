@@ -58,7 +58,6 @@ def test_events_after_kill_replace_later_updates(monkeypatch, tmp_path):
         log.write({"kind": "start", "step": first, "devices": 1})
         for step in steps:
             log.write({"kind": "train", "step": step, "loss": float(len(steps)), "nll": None})
-        log.close()
 
     train(0, 1, 2, 3)
     train(1, 2, 3, 4, 5)
@@ -82,6 +81,5 @@ def test_events_warn_once_when_unwritable(tmp_path, capsys):
     log = Events(tmp_path / "tensorboard")
     for step in (1, 2):
         log.write({"kind": "train", "step": step, "loss": 1.0})
-    log.close()
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("cannot write more events for TensorBoard: ") and err.count("\n") == 1
