@@ -12,13 +12,12 @@ class NonFinite:
 
     Args:
         start: Number of updates before this process started or resumed the run.
-        run: `Run`.
-        hparams: `HParams`. Its fields `on_nonfinite` and `max_skipped` decide when training stops.
+        run: `Run`. Its hparams `on_nonfinite` and `max_skipped` decide when training stops.
         batches: Training `TokenBatches` that begin with batch `start`.
     """
 
-    def __init__(self, start, run, hparams, batches):
-        self.start, self.run, self.hparams, self.batches = start, run, hparams, batches
+    def __init__(self, start, run, batches):
+        self.start, self.run, self.hparams, self.batches = start, run, run.hparams, batches
         logged = [row for row in run.metrics() if row["kind"] == "nonfinite" and row["step"] <= start]
         self.skipped = sum({row["step"]: row["updates"] for row in logged}.values())
 

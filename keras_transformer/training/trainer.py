@@ -98,8 +98,8 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
             _dry_run(run, problem, batches, options, workers)
             return run
         with run.locked() if workers.is_chief else contextlib.nullcontext(), stop_request() as stop:
-            run = configure()  # again, because another process may have created the run in the meantime
             if workers.is_chief:
+                run = configure()  # again, because another process may have created the run in the meantime
                 run.check_corpus()
             if workers.count > 1:
                 stop = SharedStop(stop, workers)
@@ -157,11 +157,11 @@ def _train(run, problem, hparams, batches, options, stop, workers):
     run.create()
     batches = adapt_batches(model, batches)
 
-    nonfinite = NonFinite(start, run, hparams, batches)
-    progress = ProgressLogger(start, run, batches, hparams, model.update_flops, nonfinite)
-    validation = ValidationCallback(start, run, problem, validation_batches, hparams, stop, workers)
-    checkpoint = CheckpointCallback(start, run, hparams, progress, validation, stop, workers, state.get("from_signal"))
-    callbacks = [progress, validation, checkpoint, EarlyStopping(start, run, hparams, validation)]
+    nonfinite = NonFinite(start, run, batches)
+    progress = ProgressLogger(start, run, batches, model.update_flops, nonfinite)
+    validation = ValidationCallback(start, run, problem, validation_batches, stop, workers)
+    checkpoint = CheckpointCallback(start, run, progress, validation, stop, workers, state.get("from_signal"))
+    callbacks = [progress, validation, checkpoint, EarlyStopping(start, run, validation)]
     for callback in callbacks:
         callback.set_model(model)
     if start:
@@ -207,7 +207,7 @@ def _finished(run, step):
     """Return the message for a run that has nothing left to do after the checkpoint at `step`, or None."""
     if step >= run.hparams.train_steps:
         ended, longer = "finished", f"--train_steps above {step:,}"
-    elif ended_early(run, run.hparams, step):
+    elif ended_early(run, step):
         ended, longer = "stopped early", "a larger --patience or --patience=none"
     else:
         return None

@@ -23,7 +23,6 @@ class CheckpointCallback(StepCallback):
     Args:
         start: Number of updates before this call to `fit`.
         run: `Run`.
-        hparams: `HParams`.
         progress: `ProgressLogger`, which must come before this callback.
         validation: `ValidationCallback`, which must come before this callback.
         stop: `StopRequest`. After a signal, the callback writes a checkpoint and raises `Interrupted`.
@@ -32,9 +31,9 @@ class CheckpointCallback(StepCallback):
             checkpoint, so an interrupted run keeps the same checkpoints as an uninterrupted run.
     """
 
-    def __init__(self, start, run, hparams, progress, validation, stop, workers, from_signal=False):
+    def __init__(self, start, run, progress, validation, stop, workers, from_signal=False):
         super().__init__(start)
-        self.run, self.hparams, self.progress, self.validation = run, hparams, progress, validation
+        self.run, self.hparams, self.progress, self.validation = run, run.hparams, progress, validation
         self.stop, self.workers = stop, workers
         self.from_signal = start if from_signal else None
         self.start, self.written, self.saved_at = start, start, time.monotonic()

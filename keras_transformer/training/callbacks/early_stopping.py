@@ -15,30 +15,29 @@ class EarlyStopping(StepCallback):
     Args:
         start: Number of updates before this call to `fit`.
         run: `Run`.
-        hparams: `HParams`.
         validation: `ValidationCallback`. In the list of callbacks, `ValidationCallback` and `CheckpointCallback` must
             come before `EarlyStopping`.
     """
 
-    def __init__(self, start, run, hparams, validation):
+    def __init__(self, start, run, validation):
         super().__init__(start)
-        self.run, self.hparams, self.validation = run, hparams, validation
+        self.run, self.hparams, self.validation = run, run.hparams, validation
 
     def on_step(self, step):
-        if self.validation.evaluated(step) and ended_early(self.run, self.hparams, step):
+        if self.validation.evaluated(step) and ended_early(self.run, step):
             patience = self.hparams.patience
             logger.info(f"no improvement in {patience} evaluation{'s' * (patience > 1)}: training stops early")
             self.model.stop_training = True
 
 
-def ended_early(run, hparams, step):
+def ended_early(run, step):
     """Return whether the last `patience` evaluations up to `step` showed no improvement.
 
     Args:
         run: `Run`.
-        hparams: `HParams`.
         step: Number of updates.
     """
+    hparams = run.hparams
     if hparams.patience is None or (best := run.checkpoints.best_step()) is None:
         return False
     evaluated = {row["step"] for row in run.metrics() if row["kind"] == "validation"}

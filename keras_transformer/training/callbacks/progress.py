@@ -20,16 +20,16 @@ class ProgressLogger(StepCallback):
         start: Number of updates before this call to `fit`.
         run: `Run`, whose metrics.jsonl gets the values.
         batches: Training `TokenBatches`, which count source and target tokens on the host.
-        hparams: `HParams`.
         update_flops: Function of (rows, source length, target length) that returns the floating-point operations of an
             update.
         nonfinite: `NonFinite`, which counts skipped updates.
         every: Number of updates per line. The callback reads the metrics from the device once per line.
     """
 
-    def __init__(self, start, run, batches, hparams, update_flops, nonfinite, every=50):
+    def __init__(self, start, run, batches, update_flops, nonfinite, every=50):
         super().__init__(start)
         self.run, self.batches, self.update_flops, self.nonfinite = run, batches, update_flops, nonfinite
+        hparams = run.hparams
         self.every, self.train_steps, self.eval_steps = every, hparams.train_steps, hparams.eval_steps
         self.schedule = make_schedule(hparams)
         self.start, self.tokens = start, 0

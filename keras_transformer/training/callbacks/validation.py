@@ -29,7 +29,6 @@ class ValidationCallback(StepCallback):
         run: `Run`.
         problem: `Problem`.
         batches: `TokenBatches` of the validation split.
-        hparams: `HParams`.
         stop: `StopRequest`. A signal interrupts an evaluation, and the resumed run repeats it.
         workers: `Workers`. All of them evaluate, and the chief broadcasts its results.
 
@@ -37,9 +36,9 @@ class ValidationCallback(StepCallback):
         latest: The latest metrics, or None.
     """
 
-    def __init__(self, start, run, problem, batches, hparams, stop, workers):
+    def __init__(self, start, run, problem, batches, stop, workers):
         super().__init__(start)
-        self.run, self.problem, self.batches, self.hparams = run, problem, batches, hparams
+        self.run, self.problem, self.batches, self.hparams = run, problem, batches, run.hparams
         self.stop, self.workers = stop, workers
         self.examples = list(problem.examples("validation"))
         self.part_names = problem.part_names("validation")

@@ -9,7 +9,6 @@ import pytest
 import sacrebleu
 from keras import ops
 
-import keras_transformer as kt
 from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.decoding import evaluation
 from keras_transformer.decoding.translator import Hypothesis
@@ -139,8 +138,8 @@ def test_validation_decodes_sources_of_its_split(run, monkeypatch, problem, metr
     monkeypatch.setattr(callbacks.validation, "SourceHealth", lambda *_: types.SimpleNamespace(measure=lambda: health))
     model = Copier()
     model.evaluate = lambda *_, **__: {"loss": 3.0, "nll": 2.0, "perplexity": 7.4}
-    hparams = kt.HParams(best_metric=metric)
-    callback = callbacks.ValidationCallback(0, run, problem, None, hparams, StopRequest(), Workers())
+    run.config["hparams"]["best_metric"] = metric
+    callback = callbacks.ValidationCallback(0, run, problem, None, StopRequest(), Workers())
     callback.set_model(model)
     for errors in (1, 0):
         model.errors.assign(errors)

@@ -116,11 +116,10 @@ def checkpointing(tmp_path, monkeypatch):
     monkeypatch.setattr(callbacks.checkpoint, "training_arrays", lambda model: ARRAYS)
 
     def make(results, start=0, from_signal=False, **hparams):
-        run = Run(tmp_path, {})
+        run = Run(tmp_path, {"hparams": {"checkpoint_minutes": 0, **hparams}})
         progress = types.SimpleNamespace(end_line=lambda step: None)
-        hparams = kt.HParams(**{"checkpoint_minutes": 0, **hparams})
         return callbacks.CheckpointCallback(
-            start, run, hparams, progress, Evaluated(results), StopRequest(), Workers(), from_signal
+            start, run, progress, Evaluated(results), StopRequest(), Workers(), from_signal
         )
 
     return make
@@ -183,17 +182,17 @@ def test_first_save_removes_skipped_checkpoints(checkpointing, steps):
 
 
 def test_patience_counts_evaluations_after_best(tmp_path):
-    run = Run(tmp_path, {})
+    run = Run(tmp_path, {"hparams": {"patience": 2, "eval_steps": 5}})
     evaluation = types.SimpleNamespace(evaluated=lambda step: step % 5 == 0)
-    stopping = callbacks.EarlyStopping(0, run, kt.HParams(patience=2, eval_steps=5), evaluation)
+    stopping = callbacks.EarlyStopping(0, run, evaluation)
     stopping.set_model(types.SimpleNamespace(stop_training=False))
     for step in (5, 10, 13, 15, 20):  # the run first ended at step 13 and was then extended
         run.log(kind="validation", step=step)
-    assert not callbacks.ended_early(run, stopping.hparams, 20)  # there is no best checkpoint yet
+    assert not callbacks.ended_early(run, 20)  # there is no best checkpoint yet
     run.checkpoints.path.mkdir()
     run.checkpoints.mark_best(5, found(1.0))
     run.log(kind="validation", step=10)  # a resumed run evaluates step 10 again
-    ended = [callbacks.ended_early(run, stopping.hparams, step) for step in (5, 10, 13, 14, 15, 20)]
+    ended = [callbacks.ended_early(run, step) for step in (5, 10, 13, 14, 15, 20)]
     assert ended == [False] * 4 + [True] * 2
     with logged_lines() as lines:
         for step in (10, 14, 15):

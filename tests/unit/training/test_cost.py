@@ -253,9 +253,9 @@ def test_progress_excludes_compilations_from_eta(problem, monkeypatch):
         few_shapes=True, shape=lambda index: shapes[index % 2], shapes=lambda count: shapes[:count],
         tokens=lambda index: 10, stopwatch=Stopwatch(),
     )  # fmt: skip
-    run = types.SimpleNamespace(log=lambda **row: None)
     settings = hparams.replace(train_steps=100, eval_steps=100)
-    progress = ProgressLogger(0, run, batches, settings, lambda *shape: 1, None, every=4)
+    run = types.SimpleNamespace(log=lambda **row: None, hparams=settings)
+    progress = ProgressLogger(0, run, batches, lambda *shape: 1, None, every=4)
     optimizer = types.SimpleNamespace(watched=lambda: ({}, 0, 0))
     progress.set_model(
         types.SimpleNamespace(
