@@ -1,7 +1,9 @@
 """Helpers shared by the benchmarks: command line, timing, result rows and tables."""
 
 import argparse
+import concurrent.futures
 import importlib
+import multiprocessing
 import os
 import statistics
 import sys
@@ -98,6 +100,17 @@ def print_table(name, rows):
     """Print result rows as a table, formatted by the function `FUNCTIONS[name]` of docs/results.py."""
     sys.path.insert(0, str(Path(__file__).parent.parent / "docs"))
     print(importlib.import_module("results").FUNCTIONS[name](rows))
+
+
+def in_process(function, *arguments):
+    """Run a function in a new process and return its result."""
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+def megabytes(folder):
+    """Return the total size of the files in a folder in MB."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
 
 
 def timed(function, *arguments, clock=time.perf_counter):

@@ -25,7 +25,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from command_line import Parser, add_row, print_table
+from command_line import Parser, add_row, megabytes, print_table
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import positive_int, run_command
@@ -60,14 +60,14 @@ def main(arguments):
     for format in flags.formats:
         with tempfile.TemporaryDirectory() as temporary:
             exported = export(translator, run, format, flags, Path(temporary))
-            size = sum(path.stat().st_size for path in exported.rglob("*") if path.is_file())
+            size = megabytes(exported)
             found = translate(flags.python, format, exported, texts)
         score = run.problem.score(found["outputs"], references)[-1]
         rows.append(add_row({
             "benchmark": "consumers", "problem": run.config["problem"]["name"], "format": format,
             "precision": PRECISIONS.get(format, "float32"), "consumer": found["consumer"], "sentences": len(texts),
             "same": sum(map(str.__eq__, found["outputs"], expected)) / len(texts), "score": score.value,
-            "score_name": score.name, "sentences_per_second": len(texts) / found["seconds"], "megabytes": size / 1e6,
+            "score_name": score.name, "sentences_per_second": len(texts) / found["seconds"], "megabytes": size,
         }, flags.json))  # fmt: skip
         report(f"measured {format}")
     print_table("consumers", rows)

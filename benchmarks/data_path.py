@@ -15,9 +15,7 @@ Each workload runs in a separate process. All times are CPU seconds of that proc
 them. Memory is the growth of the peak resident size after the imports, in MB.
 """
 
-import concurrent.futures
 import json
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -25,10 +23,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-from command_line import Parser, add_row, timed
+from command_line import Parser, add_row, in_process, timed
 
 import keras_transformer as kt
 from keras_transformer.cli.arguments import positive_int, run_command
+from keras_transformer.data.batch_plan import BatchPlan
+from keras_transformer.data.columns import Column, add_checksums, allocate_column
+from keras_transformer.data.length_index import LengthIndex, group_lengths, order_type, write_index
 
 sys.path.insert(0, str(Path(__file__).parent / "engines"))
 
@@ -99,12 +100,6 @@ def mixing_runs(folder, flags):
                 yield {"lengths": lengths, "batch_tokens": batch_tokens, "max_shapes": max_shapes, **figures}
 
 
-def in_process(function, *arguments):
-    """Run a function in a separate process and return its result."""
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
-
-
 def lengths_of(pairs):
     """Return WMT-like source and target lengths, int32 `[2, pairs]`, which repeat after a million pairs."""
     from workload import wmt_lengths
@@ -115,9 +110,6 @@ def lengths_of(pairs):
 
 def write_plan(path, pairs):
     """Write the `LengthIndex` of a corpus. Assume that a corpus of more than `SORTED_PAIRS` pairs is sorted."""
-    from keras_transformer.data.columns import add_checksums, allocate_column
-    from keras_transformer.data.length_index import group_lengths, order_type, write_index
-
     if pairs <= SORTED_PAIRS:
         return write_index(path, *lengths_of(pairs))
     block = 1_000_000
@@ -147,7 +139,6 @@ def write_store(path, pairs):
 
 def open_batches(path, batch_tokens):
     """Open a prepared corpus as `TokenBatches`."""
-    from keras_transformer.data.batch_plan import BatchPlan
     from keras_transformer.data.token_batches import TokenBatches
     from keras_transformer.data.token_store import TokenStore
 
@@ -155,36 +146,35 @@ def open_batches(path, batch_tokens):
     return TokenBatches(split, BatchPlan(split.index, batch_tokens, seed=1))
 
 
+def open_index(path):
+    """Open the `LengthIndex` that `write_plan` has written."""
+    return LengthIndex.from_columns(Column(f"{path}.groups", "int64"), Column(f"{path}.order", "uint32"))
+
+
+def open_plan(path, batch_tokens):
+    """Open the `BatchPlan` of a corpus."""
+    return BatchPlan(open_index(path), batch_tokens, seed=1)
+
+
 def plan(path, batch_tokens):
     """Measure the time that a `BatchPlan` takes to open, make batches and resume, and the memory that it uses."""
-    from keras_transformer.data.batch_plan import BatchPlan
-    from keras_transformer.data.columns import Column
-    from keras_transformer.data.length_index import LengthIndex
-
-    def open_plan():
-        columns = Column(f"{path}.groups", "int64"), Column(f"{path}.order", "uint32")
-        return BatchPlan(LengthIndex.from_columns(*columns), batch_tokens, seed=1)
+    from protocol import peak_memory
 
     before = peak_memory()
-    opened, open_seconds = cpu_timed(open_plan)
+    opened, open_seconds = cpu_timed(open_plan, path, batch_tokens)
     epoch = opened.batches_per_epoch
     figures = {"open_seconds": open_seconds, "first_batch_seconds": cpu_timed(opened.batch, 0)[1]}
     opened.batch(epoch - 1)
     figures |= {"epoch_boundary_seconds": cpu_timed(opened.batch, epoch)[1], "batches_per_epoch": epoch}
     del opened
     for step in STEPS:
-        figures[f"resume_at_{step}_seconds"] = cpu_timed(lambda step=step: open_plan().batch(step))[1]
+        figures[f"resume_at_{step}_seconds"] = cpu_timed(lambda step=step: open_plan(path, batch_tokens).batch(step))[1]
     return {**figures, "peak_memory_mb": peak_memory() - before}
 
 
 def mixing(path, batch_tokens, max_shapes):
     """Measure the padding of a `BatchPlan`, and how often pairs that share a batch do so again in the next epoch."""
-    from keras_transformer.data.batch_plan import BatchPlan
-    from keras_transformer.data.columns import Column
-    from keras_transformer.data.length_index import LengthIndex
-
-    columns = Column(f"{path}.groups", "int64"), Column(f"{path}.order", "uint32")
-    index = LengthIndex.from_columns(*columns)
+    index = open_index(path)
     opened = BatchPlan(index, batch_tokens, seed=1, max_shapes=max_shapes)
     count, padded = opened.batches_per_epoch, 0
     first, second = np.empty((2, opened.num_pairs), np.int64)
@@ -204,6 +194,8 @@ def mixing(path, batch_tokens, max_shapes):
 
 def assembly(path, batch_tokens, count):
     """Measure the time that `TokenBatches` take for the first epoch, and their speed in the next `count` batches."""
+    from protocol import peak_memory
+
     from keras_transformer.data import token_batches  # noqa: F401
 
     before = peak_memory()
@@ -223,6 +215,7 @@ def assembly(path, batch_tokens, count):
 def fit(path, batch_tokens, count):
     """Measure the speed of `fit`, with a training step that does nothing, for `count` batches after the first epoch."""
     import keras
+    from protocol import peak_memory
 
     from keras_transformer.backend.loading import load_keras
 
@@ -261,13 +254,6 @@ def rates(batches, count, seconds):
 def cpu_timed(function, *arguments):
     """Call a function and return (result, CPU seconds)."""
     return timed(function, *arguments, clock=time.process_time)
-
-
-def peak_memory():
-    """Return the peak resident size of this process in MB."""
-    from protocol import peak_memory
-
-    return peak_memory()
 
 
 if __name__ == "__main__":

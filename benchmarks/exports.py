@@ -29,7 +29,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from command_line import Parser, add_row, print_table, timed
+from command_line import Parser, add_row, megabytes, print_table, timed
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import positive_int, run_command
@@ -217,10 +217,6 @@ class Exports:
 def share(texts, expected):
     """Return the share of texts that match the expected hypotheses."""
     return sum(text == best.text for text, best in zip(texts, expected)) / len(expected)
-
-
-def megabytes(folder):
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
 
 
 if __name__ == "__main__":

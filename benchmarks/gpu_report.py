@@ -21,16 +21,14 @@ Each workload runs in a separate process, so that its peak memory excludes the o
 results as tables to a Markdown page.
 """
 
-import concurrent.futures
 import json
-import multiprocessing
 import re
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from command_line import Parser, add_row
+from command_line import Parser, add_row, in_process, timed
 
 from keras_transformer.cli.arguments import run_command
 
@@ -81,12 +79,6 @@ def cases(workload, sizes):
     return [()]
 
 
-def in_process(function, *arguments):
-    """Run a function in a new process and return its result."""
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
-
-
 def rate(sizes):
     """Measure the rate of matrix products in TFLOP/s."""
     import jax
@@ -98,7 +90,7 @@ def rate(sizes):
         x = jnp.full((side, side), 1 / side, dtype)  # all powers of x are equal, so values neither grow nor vanish
         power = jax.jit(lambda x: jax.lax.fori_loop(0, products, lambda _, y: y @ x, x))
         power(x).block_until_ready()
-        seconds = min(timed(lambda power=power, x=x: power(x).block_until_ready()) for _ in range(3))
+        seconds = min(timed(lambda power=power, x=x: power(x).block_until_ready())[1] for _ in range(3))
         figures[f"{dtype}_tflops"] = 2 * side**3 * products / seconds / 1e12
     return figures
 
@@ -123,7 +115,7 @@ def train(sizes, name, lengths):
     with CompileAhead(0, batches, epoch) as ahead:
         model.fit(batches, steps_per_epoch=epoch, verbose=0, callbacks=[ahead])  # compile all shapes before timing
     first = time.monotonic() - began
-    seconds = timed(lambda: model.fit(batches, steps_per_epoch=updates, verbose=0))
+    _, seconds = timed(lambda: model.fit(batches, steps_per_epoch=updates, verbose=0))
     timed_updates = range(epoch, epoch + updates)
     return {
         "hparams": name, "lengths": lengths, "updates": updates, "batch_tokens": hparams.batch_tokens,
@@ -149,7 +141,7 @@ def phases(sizes, name):
     figures = {"hparams": name, "batch_tokens": hparams.batch_tokens, "length": sizes["length"]}
     for phase, function in runs.items():
         jax.block_until_ready(function())
-        figures[phase] = min(timed(lambda function=function: jax.block_until_ready(function())) for _ in range(5))
+        figures[phase] = min(timed(lambda function=function: jax.block_until_ready(function()))[1] for _ in range(5))
     return figures
 
 
@@ -202,8 +194,7 @@ def decode(sizes):
         return translator.translate(texts, nbest=1, extra_length=0, min_length=length)
 
     translate()  # compile the search before timing it
-    found = []
-    seconds = timed(lambda: found.extend(translate()))
+    found, seconds = timed(translate)
     tokens = sum(len(hypotheses[0].tokens) for hypotheses in found)
     return {
         "hparams": "base", "beam_size": hparams.beam_size, "sentences": len(texts), "output_tokens": tokens,
@@ -227,7 +218,7 @@ def learn(sizes, flags):
         problem = kt.problem(name, data_dir=f"{folder}/data", **settings).prepare()
         hparams = kt.hparams(preset, train_steps=steps, **changes, **(TINY if flags.miniature else {}))
         run, options = f"{folder}/run", TrainOptions(precision="bfloat16")
-        seconds = timed(lambda: train_model(problem, hparams, run, options))
+        _, seconds = timed(train_model, problem, hparams, run, options)
         result = evaluate(run)
     scores = {score.name: score.value for score in result.scores}
     return {"problem": name, "hparams": preset, "updates": steps, "seconds": seconds, "scores": scores}
@@ -258,13 +249,6 @@ def example(model, hparams, length):
     tokens = np.random.default_rng(0).integers(4, model.vocab_size, shape, dtype=np.int32)
     weights = np.full(shape, 1 / tokens.size, np.float32)
     return state, jax.device_put(((tokens, tokens), tokens, weights))
-
-
-def timed(function):
-    """Call a function and return its duration in seconds."""
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
 
 
 def page(rows):

@@ -10,11 +10,10 @@ CPU, an update counts as too large if it needs more memory than is free when the
 import concurrent.futures
 import dataclasses
 import itertools
-import multiprocessing
 import resource
 
 import numpy as np
-from command_line import Parser, add_row, print_table
+from command_line import Parser, add_row, in_process, print_table
 
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import positive_int, run_command
@@ -61,12 +60,10 @@ def main(arguments):
 
 def peak_of(*update):
     """Run `make_update` in a new process. Return its peak memory in MiB, or None if the update does not fit."""
-    spawn = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as pool:
-        try:
-            return pool.submit(make_update, *update).result()
-        except (UserError, concurrent.futures.BrokenExecutor):  # TensorFlow may abort without an exception
-            return None
+    try:
+        return in_process(make_update, *update)
+    except (UserError, concurrent.futures.BrokenExecutor):  # TensorFlow may abort without an exception
+        return None
 
 
 def make_update(hparams, vocab_size, length, options, free):
