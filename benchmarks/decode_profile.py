@@ -64,7 +64,7 @@ def measure(workload, mode, precision):
         "shares": {kind: spent / total for kind, spent in kinds.most_common()},
         "products_seconds": kinds["matrix products"],
         "products_flops_per_second": product_flops(workload) / kinds["matrix products"],
-        "device_flops_per_second": device_rate(), "largest": dict(times.most_common(12)),
+        "device_flops_per_second": device_rate("float32"), "largest": dict(times.most_common(12)),
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import statistics
 import sys
 
 import results
+from pages.scores import METRICS
 from pages.tables import by_seed, changes_of, mean, table
 
 from keras_transformer.__main__ import COMMANDS
@@ -23,7 +24,6 @@ from keras_transformer.config import registry
 
 VOCABULARY = 37_000
 WIDTH = "96"
-METRICS = {"f1": "F1", "tokenized_bleu": "tokenized BLEU", "sacrebleu": "sacreBLEU"}
 
 
 def help_texts():

@@ -80,7 +80,6 @@ def main(arguments):
     elif flags.init_checkpoint:
         parser.error(f"--init_checkpoint={flags.init_checkpoint} needs --init_from=RUN")
     coordinator = Coordinator(flags.coordinator, flags.num_processes, flags.process_id)
-    coordinator.check()
     load_keras()
     from keras_transformer.training.options import TrainOptions
     from keras_transformer.training.trainer import train_model

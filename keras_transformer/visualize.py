@@ -6,7 +6,7 @@ from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import Parser, add_run_flags, positive_int, run_command, user_path
 from keras_transformer.cli.output import report
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.summary import lines_by_step
+from keras_transformer.runs.totals import lines_by_step
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 from keras_transformer.visualization.attention import KINDS, attention_page

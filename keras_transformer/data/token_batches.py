@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 
+from keras_transformer.backend.compilation import COMPILES_EACH_SHAPE
 from keras_transformer.data.tokenizers.base import BOS, PAD
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.timing import Stopwatch
@@ -41,14 +42,13 @@ class TokenBatches(keras.utils.PyDataset):
     """
 
     def __init__(
-        self, split, plan, start=0, endless=True, row_multiple=1, few_shapes=None, stopwatch=None, word_dropout=0.0,
-        hidden_ids=None, part=(0, 1),
+        self, split, plan, start=0, endless=True, row_multiple=1, few_shapes=COMPILES_EACH_SHAPE, stopwatch=None,
+        word_dropout=0.0, hidden_ids=None, part=(0, 1),
     ):  # fmt: skip
         super().__init__(workers=1)
         self.stopwatch = stopwatch or Stopwatch()
         self.split, self.plan, self.start, self.endless, self.row_multiple = split, plan, start, endless, row_multiple
-        self.word_dropout, self.hidden_ids, self.part = word_dropout, hidden_ids, part
-        self.few_shapes = keras.backend.backend() != "tensorflow" if few_shapes is None else few_shapes
+        self.few_shapes, self.word_dropout, self.hidden_ids, self.part = few_shapes, word_dropout, hidden_ids, part
 
     @property
     def batches_per_epoch(self):

@@ -4,7 +4,7 @@ import dataclasses
 
 from keras_transformer.config.hparams import changed_fields
 from keras_transformer.runs.manifest import append_row, command, git_revision, machine
-from keras_transformer.runs.summary import training_summary
+from keras_transformer.runs.totals import training_summary
 from keras_transformer.utils.files import finite_or_null, sha256
 
 

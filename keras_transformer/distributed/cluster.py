@@ -26,14 +26,16 @@ class Coordinator:
         address: "host:port" of process 0.
         num_processes: Number of processes.
         process_id: Index of this process, starting at 0.
+
+    Raises:
+        UserError: The values are incomplete or invalid.
     """
 
     address: str | None = None
     num_processes: int | None = None
     process_id: int | None = None
 
-    def check(self):
-        """Raise a `UserError` if the values are incomplete or invalid."""
+    def __post_init__(self):
         given = [value is not None for value in (self.address, self.num_processes, self.process_id)]
         if any(given) and not all(given):
             raise UserError(

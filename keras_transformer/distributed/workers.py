@@ -71,8 +71,9 @@ class Workers:
 
     def check_same(self, facts):
         """Raise a `UserError` on all workers if `facts`, {name: value}, differ between a worker and the chief."""
-        expected = self.broadcast({name: _digest(value) for name, value in facts.items()})
-        differing = [name for name, value in facts.items() if _digest(value) != expected[name]]
+        own = {name: _digest(value) for name, value in facts.items()}
+        expected = self.broadcast(own)
+        differing = [name for name in own if own[name] != expected[name]]
         counts = np.zeros(self.count)
         counts[self.number] = len(differing)
         others = np.flatnonzero(self.all_reduce_sum(counts))
@@ -217,7 +218,6 @@ def join(strategy, devices=None, coordinator=None, patience=300):
 def _join_on_jax(coordinator, patience):
     import jax
 
-    coordinator.check()
     address = coordinator.address or "the cluster"
     try:
         jax.distributed.initialize(

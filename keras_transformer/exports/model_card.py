@@ -1,7 +1,7 @@
 """Model card of an export, the README.md that the Hugging Face Hub displays."""
 
 from keras_transformer.data.language_tags import language_tag
-from keras_transformer.runs.summary import lines_by_step
+from keras_transformer.runs.totals import lines_by_step
 
 CARD = """---
 library_name: transformers

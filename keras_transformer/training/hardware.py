@@ -17,7 +17,8 @@ LONG_ENOUGH = 0.1
 """Minimum duration of a measurement in seconds."""
 
 
-def device_rate(dtype="float32"):
+@functools.cache
+def device_rate(dtype):
     """Return the floating-point operations per second that one device sustains in matrix products.
 
     In float32, the rate is comparable to the paper's estimates for its GPUs: K80 2.8, K40 3.7, M40 6.0, P100 9.5
@@ -27,11 +28,6 @@ def device_rate(dtype="float32"):
     Args:
         dtype: Type of the matrices: "float32", "bfloat16" or "float16".
     """
-    return _measure_rate(dtype)
-
-
-@functools.cache
-def _measure_rate(dtype):
     # With this matrix, x @ x equals x, so repeated products do not overflow.
     x = ops.cast(ops.convert_to_tensor(np.full((SIDE, SIDE), 1 / SIDE, dtype="float32")), dtype)
     seconds, products = 0.0, 1

@@ -106,13 +106,18 @@ def _batch(plan, few_shapes, accumulate):
 
 
 def _schedule(hparams, updates_per_epoch):
-    peak = min(hparams.warmup_steps, hparams.train_steps)
-    rate = float(make_schedule(hparams)(peak - 1))
+    peak, rate = _peak(hparams)
     after = ", then ∝ 1/√update" if peak < hparams.train_steps else ""
     return (
         f"{hparams.train_steps:,} updates ({hparams.train_steps / updates_per_epoch:.3g} epochs); learning rate up to "
         f"{rate:.2e} at update {peak:,}{after}"
     )
+
+
+def _peak(hparams):
+    """Return (update, learning rate) at which the learning rate is highest."""
+    update = min(hparams.warmup_steps, hparams.train_steps)
+    return update, float(make_schedule(hparams)(update - 1))
 
 
 def _memory(hparams, vocab_size, plan, options, distribution):
@@ -134,7 +139,7 @@ def _time(hparams, model, batches):
     updates = hparams.train_steps - batches.start
     some = range(min(updates, batches.batches_per_epoch, 50))
     flops = sum(model.update_flops(*batches.shape(index)) for index in some) / len(some) * updates
-    seconds = flops * (PRODUCTS / device_rate(model.compute_dtype) + OTHER / device_rate())
+    seconds = flops * (PRODUCTS / device_rate(model.compute_dtype) + OTHER / device_rate("float32"))
     yield (
         f"about {duration(seconds)} for the updates: {flops:.1e} floating point operations at {flops / seconds:.1e} "
         "per second"
@@ -149,8 +154,7 @@ def _notes(hparams, updates_per_epoch):
     """Yield a note for each unusual setting that is likely to work badly."""
     if hparams.warmup_steps >= hparams.train_steps > 1:
         yield f"the learning rate rises until the end, because warmup_steps is {hparams.warmup_steps:,}"
-    rate = float(make_schedule(hparams)(min(hparams.warmup_steps, hparams.train_steps) - 1))
-    if rate > HIGH_RATE:
+    if _peak(hparams)[1] > HIGH_RATE:
         yield "the learning rate is at least twice that of any preset; raise warmup_steps or lower learning_rate_scale"
     if hparams.train_steps > MANY_EPOCHS * updates_per_epoch and not hparams.patience:
         yield "the corpus is small for this number of updates; lower train_steps or use --patience=10"

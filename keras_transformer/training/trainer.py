@@ -17,7 +17,7 @@ from keras_transformer.models.batch_source import adapt_batches
 from keras_transformer.runs.checkpoint import assign_training, model_arrays
 from keras_transformer.runs.manifest import make_manifest, versions
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.summary import summary_lines, training_summary
+from keras_transformer.runs.totals import summary_lines, training_summary
 from keras_transformer.training.callbacks import (
     CheckpointCallback,
     EarlyStopping,
@@ -113,7 +113,8 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
 
 def _dry_run(run, problem, batches, options, workers):
     """Log the summary of the run that `train_model` would start or resume."""
-    _validation_batches(problem, batches, run.hparams, options)
+    check_rows(batches.plan, make_strategy(options.strategy, options.devices))
+    problem.batches("validation", run.hparams)  # raises an error if a sentence exceeds batch_tokens
     model, distribution = build_model(run, problem.tokenizer.vocab_size, options)
     start = max(run.checkpoints.steps(), default=0)
     if ended := _finished(run, start):
@@ -123,18 +124,13 @@ def _dry_run(run, problem, batches, options, workers):
     log_summary(run, problem, model, batches, options, distribution, workers.count)
 
 
-def _validation_batches(problem, batches, hparams, options):
-    """Return the validation batches. Raise a `UserError` if the training batches are too small for the devices."""
-    check_rows(batches.plan, make_strategy(options.strategy, options.devices))
-    return problem.batches("validation", hparams)
-
-
 def _train(run, problem, hparams, batches, options, stop, workers):
     """Train in a run directory that the chief has locked.
 
     `hparams` come from the arguments of this worker, `run.hparams` from those of the chief.
     """
-    validation_batches = _validation_batches(problem, batches, hparams, options)
+    check_rows(batches.plan, make_strategy(options.strategy, options.devices))
+    validation_batches = problem.batches("validation", hparams)
     model, distribution = build_model(run, problem.tokenizer.vocab_size, options)
     state = restore(run, model, workers)
     start = batches.start = state["step"]
@@ -176,7 +172,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.log(
         kind="start", step=start, precision=options.precision, devices=count_accelerators(distribution) or 1,
-        device_flops_per_second=device_rate(),  # to estimate the training cost as in the paper
+        device_flops_per_second=device_rate("float32"),  # to estimate the training cost as in the paper
     )  # fmt: skip
     began = time.monotonic()
     with (

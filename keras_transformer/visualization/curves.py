@@ -15,7 +15,7 @@ def draw_curves(runs, over="step"):
     """Draw the learning curves of one or several runs and return the Matplotlib `Figure`.
 
     Args:
-        runs: {name: result of `runs.summary.lines_by_step`}.
+        runs: {name: result of `runs.totals.lines_by_step`}.
         over: Quantity on the x-axis, a key of `AXES`. Tokens, operations and hours are summed over updates.
 
     Raises:

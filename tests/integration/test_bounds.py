@@ -91,7 +91,7 @@ def test_checkpoint_names_are_checked(tmp_path, name):
 @pytest.mark.parametrize("port", ["0", "²", "65536", 5000 * "9"])
 def test_coordinator_ports_are_checked(port):
     with pytest.raises(UserError, match="with a port from 1 to 65535"):
-        Coordinator(f"host:{port}", 2, 0).check()
+        Coordinator(f"host:{port}", 2, 0)
 
 
 def test_word_numbers_are_checked():

@@ -18,7 +18,7 @@ from keras_transformer import cost
 from keras_transformer.config import registry
 from keras_transformer.models.transformer import Transformer
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.summary import summary_lines, training_summary
+from keras_transformer.runs.totals import summary_lines, training_summary
 from keras_transformer.training.callbacks import ProgressLogger
 from keras_transformer.training.cost import GPU_TFLOPS, PAPER_GPUS, PAPER_HOURS, paper_flops, training_cost
 from keras_transformer.training.summary import OTHER, PRODUCTS
@@ -217,7 +217,7 @@ def test_evaluation_row_holds_training_cost(run_and_lines, tmp_path):
 def estimate(problem, path, monkeypatch, rates=(1e9, 1e9), **options):
     """Return the lines with the time estimate of a dry run. `rates` are FLOP/s in float32 and bfloat16."""
     rates = dict(zip(("float32", "bfloat16"), rates))
-    monkeypatch.setattr("keras_transformer.training.summary.device_rate", lambda dtype="float32": rates[dtype])
+    monkeypatch.setattr("keras_transformer.training.summary.device_rate", rates.get)
     with logged_lines() as lines:
         train_model(problem, shallow.replace(train_steps=1000), path, kt.TrainOptions(**options), dry_run=True)
     first = next(i for i, line in enumerate(lines) if line.startswith("  time "))

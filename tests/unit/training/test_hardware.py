@@ -20,7 +20,7 @@ def test_device_rate_matches_matrix_products():
                 x = keras.ops.matmul(x, x) / 1024
             keras.ops.convert_to_numpy(x)
         seconds.append(stopwatch.seconds)
-    assert 0.1 < device_rate() / (8 * 2 * 1024**3 / min(seconds)) < 10
+    assert 0.1 < device_rate("float32") / (8 * 2 * 1024**3 / min(seconds)) < 10
 
 
 def test_peak_memory_is_in_megabytes():

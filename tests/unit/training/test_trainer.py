@@ -16,7 +16,7 @@ import keras_transformer as kt
 from keras_transformer.data.token_batches import TokenBatches
 from keras_transformer.runs.checkpoint import assign_training
 from keras_transformer.runs.run import Run
-from keras_transformer.runs.summary import lines_by_step, training_summary
+from keras_transformer.runs.totals import lines_by_step, training_summary
 from keras_transformer.training.callbacks import CheckpointCallback
 from keras_transformer.training.collapse import collapse_warning
 from keras_transformer.training.model_building import build_model
