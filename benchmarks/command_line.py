@@ -4,16 +4,17 @@ import argparse
 import concurrent.futures
 import importlib
 import multiprocessing
-import os
 import statistics
 import sys
 import time
 from pathlib import Path
 
 from keras_transformer.cli.arguments import positive_int
+from keras_transformer.runs.provenance import append_row, command, git_revision
 from keras_transformer.utils.errors import UserError, unknown
+from keras_transformer.utils.machine import describe_machine, usable_cores
 
-CORES = len(os.sched_getaffinity(0))
+CORES = usable_cores()
 
 
 class Parser(argparse.ArgumentParser):
@@ -88,9 +89,7 @@ def add_row(row, path):
         row: Result row. If it already has a commit, the function keeps that commit.
         path: Path of the file, or None to write no file.
     """
-    from keras_transformer.runs.manifest import append_row, command, git_revision, machine
-
-    row = {"commit": git_revision(), **row, "command": command(), "machine": machine()}
+    row = {"commit": git_revision(), **row, "command": command(), "machine": describe_machine()}
     if path:
         append_row(path, row)
     return row

@@ -36,7 +36,7 @@ from keras_transformer.backend.loading import chosen_backend
 from keras_transformer.cli.arguments import positive_int, run_command
 from keras_transformer.cli.output import report
 from keras_transformer.conversion.cache import converted_files
-from keras_transformer.runs.manifest import git_revision
+from keras_transformer.runs.provenance import git_revision
 from keras_transformer.runs.run import Run
 from keras_transformer.utils.errors import UserError
 

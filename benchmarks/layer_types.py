@@ -151,10 +151,11 @@ def measure(flags):
     load_keras()
     import keras
 
-    from keras_transformer.runs.manifest import command, git_revision, machine
+    from keras_transformer.runs.provenance import command, git_revision
+    from keras_transformer.utils.machine import describe_machine
 
     constants = {
-        "backend": keras.backend.backend(), "machine": machine(), "commit": git_revision(),
+        "backend": keras.backend.backend(), "machine": describe_machine(), "commit": git_revision(),
         "command": ["python", "benchmarks/" + command()[0], *command()[1:]], "repeats": flags.repeats, "fit": FIT,
         "clock": flags.clock, "cores": CORES, "batch": BATCH, "window": WINDOW,
         "kernel": KERNEL, "heads": HEADS,

@@ -47,8 +47,9 @@ def train(flags):
     """Train a new model. Return a dictionary with "problem", "commit", "seed", "machine" and "losses"."""
     load_keras()
     import keras_transformer as kt
-    from keras_transformer.runs.manifest import git_revision, machine
+    from keras_transformer.runs.provenance import git_revision
     from keras_transformer.training.schedule import compile_arguments
+    from keras_transformer.utils.machine import describe_machine
 
     commit = git_revision()  # read before training, because the checkout may change during training
     problem = kt.problem(flags.problem, data_dir=flags.data_dir, raw_dir=flags.raw_dir).prepare()
@@ -60,7 +61,7 @@ def train(flags):
     for step in range(flags.updates):  # one `fit` per update, because `fit` returns the mean loss of an epoch
         history = model.fit(batches.replace(start=step), steps_per_epoch=1, epochs=1, verbose=0)
         losses += history.history["loss"]
-    return dict(zip(FIELDS, (problem.name, commit, flags.seed, machine(), losses)))
+    return dict(zip(FIELDS, (problem.name, commit, flags.seed, describe_machine(), losses)))
 
 
 def read(path):

@@ -47,11 +47,11 @@ from pathlib import Path
 import peers
 from command_line import Parser, add_row, print_table
 
-from keras_transformer.backend.devices import cpu_has_bfloat16
 from keras_transformer.backend.loading import chosen_backend, load_keras
 from keras_transformer.cli.arguments import positive_int, run_command
 from keras_transformer.cli.output import report
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.machine import cpu_has_bfloat16
 
 sys.path.insert(0, str(Path(__file__).parent / "engines"))
 

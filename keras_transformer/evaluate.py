@@ -21,9 +21,11 @@ from keras_transformer.cli.output import report, warn
 from keras_transformer.data.corpus import one_line, read_lines
 from keras_transformer.decoding.engines import add_engine_flag
 from keras_transformer.parsing.parseval import F1_OF_ALL
+from keras_transformer.runs.provenance import append_row, command, git_revision
 from keras_transformer.runs.run import Run
 from keras_transformer.tasks.parts import in_directions
 from keras_transformer.utils.files import atomic_open, cannot_write, check_output
+from keras_transformer.utils.machine import describe_machine
 
 RUN_FLAGS = ("checkpoint", "beam_size", "alpha", "extra_length", "no_repeat_ngram", "repetition_penalty",
              "unconstrained", "output_dir", "samples", "compare", "paper_bleu", "directions")  # fmt: skip
@@ -176,9 +178,9 @@ def evaluate_trees(flags):
     if flags.by_label:
         row["by_label"] = {one.label: one.figures() for one in result.by_label()}
     if flags.results:
-        from keras_transformer.runs.manifest import append_row, command, git_revision, machine
-
-        append_row(flags.results, {**row, "command": command(), "commit": git_revision(), "machine": machine()})
+        append_row(
+            flags.results, {**row, "command": command(), "commit": git_revision(), "machine": describe_machine()}
+        )
     if flags.json:
         report(json.dumps(row, indent=2, ensure_ascii=False))
     else:

@@ -1,6 +1,4 @@
-"""Devices of this process, and properties of the machine that Linux reports in /proc."""
-
-from pathlib import Path
+"""Devices of this process."""
 
 
 def on_cpu():
@@ -14,20 +12,3 @@ def on_cpu():
     import tensorflow as tf
 
     return not tf.config.list_physical_devices("GPU")
-
-
-def proc_entries(path):
-    """Return {first word: second word} for each line of a file in /proc, or {} if the file cannot be read."""
-    try:
-        return dict([*line.split(), ""][:2] for line in Path(path).read_text().splitlines())
-    except OSError:
-        return {}
-
-
-def cpu_has_bfloat16():
-    """Return whether Linux reports that the CPU has bfloat16 instructions. On other operating systems, return False."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    except OSError:
-        return False
-    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags)

@@ -24,9 +24,9 @@ from keras_transformer.data.filters import hash_pairs, hash_texts
 from keras_transformer.data.placeholder_insertion import insert_placeholders
 from keras_transformer.data.tokenizers.base import EOS
 from keras_transformer.data.tokenizers.loading import load_tokenizer
-from keras_transformer.utils.cores import usable_cores
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
+from keras_transformer.utils.machine import usable_cores
 
 CHUNK_PAIRS, CHUNK_CHARACTERS = 5_000, 4_000_000
 SERIAL_PAIRS = 50_000

@@ -13,8 +13,8 @@ from keras_transformer.conversion.ctranslate2 import POSITIONS
 from keras_transformer.data.tokenizers.base import EOS
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.decoding.base_translator import BaseTranslator, Hypothesis, score_of
-from keras_transformer.utils.cores import usable_cores
 from keras_transformer.utils.errors import NonFiniteOutputs, TextError, UserError, errors_of, optional_import
+from keras_transformer.utils.machine import usable_cores
 
 BATCH_ROWS = 32
 LIMIT_STEP = 16

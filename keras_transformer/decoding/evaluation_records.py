@@ -3,9 +3,10 @@
 import dataclasses
 
 from keras_transformer.config.hparams import changed_fields
-from keras_transformer.runs.manifest import append_row, command, git_revision, machine
+from keras_transformer.runs.provenance import append_row, command, git_revision
 from keras_transformer.runs.totals import training_summary
 from keras_transformer.utils.files import finite_or_null, sha256
+from keras_transformer.utils.machine import describe_machine
 
 
 def summary(result, samples=0):
@@ -69,7 +70,7 @@ def append_result(path, result):
         "commit": manifest["git_revision"],
         "evaluation_commit": git_revision(),
         "manifest_sha256": sha256(run.path / "manifest.json"),
-        "machine": machine(),
+        "machine": describe_machine(),
     }
     if result.part_scores:
         row["directions"] = {name: _columns(scores) for name, scores in result.part_scores.items()}

@@ -9,7 +9,7 @@ import time
 import jax
 
 from keras_transformer.training.callbacks.base import StepCallback
-from keras_transformer.utils.cores import usable_cores
+from keras_transformer.utils.machine import usable_cores
 from keras_transformer.utils.timing import duration
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_transformer.backend.devices import proc_entries
+from keras_transformer.utils.machine import proc_entries
 
 SIDE = 2048
 """Number of rows and columns of the matrices in the timed product."""

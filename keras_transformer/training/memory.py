@@ -3,8 +3,9 @@
 import contextlib
 import re
 
-from keras_transformer.backend.devices import on_cpu, proc_entries
+from keras_transformer.backend.devices import on_cpu
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.machine import proc_entries
 
 OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|MemoryError|bad_alloc|[Oo]ut of memory|\bOOM\b")
 """Pattern for allocation errors of TensorFlow, JAX and Python, which have no common class."""

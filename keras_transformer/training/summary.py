@@ -5,11 +5,12 @@ import math
 
 import keras
 
-from keras_transformer.backend.devices import cpu_has_bfloat16, on_cpu
+from keras_transformer.backend.devices import on_cpu
 from keras_transformer.distributed.strategy import count_accelerators, count_replicas
 from keras_transformer.training.hardware import device_rate
 from keras_transformer.training.memory import available_bytes, estimated_bytes, largest_shape
 from keras_transformer.training.schedule import make_schedule
+from keras_transformer.utils.machine import cpu_has_bfloat16
 from keras_transformer.utils.timing import duration
 
 logger = logging.getLogger(__name__)

@@ -22,8 +22,9 @@ import numpy as np
 from keras_transformer.cli.arguments import run_command
 from keras_transformer.cli.output import report
 from keras_transformer.runs.checkpoint import Checkpoints
-from keras_transformer.runs.manifest import append_row, command, git_revision, machine
+from keras_transformer.runs.provenance import append_row, command, git_revision
 from keras_transformer.runs.run import Run
+from keras_transformer.utils.machine import describe_machine
 
 CHECKPOINT_STEPS = 10
 WRITE = 0.03
@@ -92,7 +93,7 @@ def soak(flags, folder):
         "inside_a_checkpoint_write": halves, "sigterm": sum(status > 0 for status in statuses),
         "survived": len(statuses) - lost, "lost": lost, "undisturbed_seconds": seconds,
         "checkpoint_share": checkpoint_share(Run.open(folder / "whole"), seconds), "seed": flags.seed,
-        "command": command(), "commit": git_revision(), "machine": machine(),
+        "command": command(), "commit": git_revision(), "machine": describe_machine(),
     }  # fmt: skip
 
 

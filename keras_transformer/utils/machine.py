@@ -1,0 +1,45 @@
+"""Properties of this machine: CPU cores, processor, and values that Linux reports in /proc."""
+
+import os
+import platform
+import re
+from pathlib import Path
+
+VECTORS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
+"""Vector instructions of x86 processors, {flag in /proc/cpuinfo: display name}, fastest first."""
+
+
+def usable_cores():
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def proc_entries(path):
+    """Return {first word: second word} for each line of a file in /proc, or {} if the file cannot be read."""
+    try:
+        return dict([*line.split(), ""][:2] for line in Path(path).read_text().splitlines())
+    except OSError:
+        return {}
+
+
+def cpu_has_bfloat16():
+    """Return whether Linux reports that the CPU has bfloat16 instructions. On other operating systems, return False."""
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(_processor()[1])
+
+
+def describe_machine():
+    """Return a short description of the machine: cores, processor, vector instructions, system."""
+    name, flags = _processor()
+    vectors = next((f" ({label})" for flag, label in VECTORS.items() if flag in flags), "")
+    return f"{os.cpu_count()} × {name}{vectors}, {platform.system()}"
+
+
+def _processor():
+    """Return the name of the processor and the list of its flags in /proc/cpuinfo, which is empty without that file."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    fields = dict(re.findall(r"^([^\t:]+)\s*: (.*)$", text, re.M))
+    flags = fields.get("flags") or fields.get("Features", "")  # x86 or ARM
+    return fields.get("model name") or platform.processor() or platform.machine(), flags.split()
