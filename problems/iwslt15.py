@@ -16,8 +16,8 @@ from typing import ClassVar
 
 from keras_transformer.config.registry import register_problem
 from keras_transformer.data.corpus_files import PlainFiles
-from keras_transformer.tasks.problem import require
 from keras_transformer.tasks.translation import CorpusProblem
+from keras_transformer.utils.errors import require
 
 HOME = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi/"
 NAMES = {"train": ["train.{}"], "validation": ["tst2012.{}", "validation.{}"], "test": ["tst2013.{}", "test.{}"]}

@@ -14,9 +14,9 @@ from keras_transformer.data.corpus_files import existing_file
 from keras_transformer.data.filters import TaggedPairFilter
 from keras_transformer.data.language_tags import SEVERAL, language_tag
 from keras_transformer.data.pair_sources import files_in, find_source, hash_text, parse_sources, repeat_pairs
-from keras_transformer.tasks.problem import require, setting
+from keras_transformer.tasks.problem import setting
 from keras_transformer.tasks.translation import TranslationProblem
-from keras_transformer.utils.errors import UserError, unknown
+from keras_transformer.utils.errors import UserError, require, unknown
 
 logger = logging.getLogger("keras_transformer.problems")
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from keras_transformer.config.registry import register_problem
 from keras_transformer.parsing.problem import TreebankProblem
 from keras_transformer.parsing.treebanks import read_treebank, wsj_files
-from keras_transformer.tasks.problem import require, setting
+from keras_transformer.tasks.problem import setting
+from keras_transformer.utils.errors import require
 
 
 @register_problem("parsing_wsj")

@@ -10,7 +10,8 @@ from keras_transformer.parsing.linearize import linearize
 from keras_transformer.parsing.normalize import penn
 from keras_transformer.parsing.tree import unescaped
 from keras_transformer.parsing.treebanks import read_treebank
-from keras_transformer.tasks.problem import Problem, require, setting
+from keras_transformer.tasks.problem import Problem, setting
+from keras_transformer.utils.errors import require
 
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 

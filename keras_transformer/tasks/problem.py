@@ -2,9 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
-import inspect
-import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -12,19 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_transformer.config import registry
 from keras_transformer.config.hparams import HParams, parse_value, setting, validate
+from keras_transformer.data.tokenizers.base import Tokenizer
 from keras_transformer.metrics.bleu import TRANSLATION_METRICS
+from keras_transformer.tasks.prepared_corpus import check_store, code_files, identity_hash, prepare_if_needed
 from keras_transformer.utils.errors import UserError, unknown
-from keras_transformer.utils.files import sha256, work_directory
 from keras_transformer.utils.logs import default_log
 
 if TYPE_CHECKING:
     from keras_transformer.data.token_batches import TokenBatches
     from keras_transformer.data.token_store import TokenStore
-    from keras_transformer.data.tokenizers.base import Tokenizer
 
 logger = logging.getLogger(__name__)
-
-PARTS = 4  # format version of the chunk files, from which an interrupted preparation resumes
 
 __all__ = ["Problem", "load_problem", "setting"]
 
@@ -76,16 +71,13 @@ class Problem:
         """Yield pairs of texts (source, target), in the direction of the corpus."""
         raise NotImplementedError
 
-    def make_tokenizer(self) -> "Tokenizer":
+    def make_tokenizer(self) -> Tokenizer:
         """Return the tokenizer. If necessary, learn it from the training text."""
         raise NotImplementedError
 
     def corpus_files(self) -> list:
         """Return the paths of the corpus files, by default the Python file of the class. Download missing files."""
-        try:
-            return [inspect.getfile(type(self))]
-        except (TypeError, OSError):  # raised for a class from a notebook
-            return []
+        return code_files(self)
 
     def further_files(self) -> list:
         """Return the paths of the files that contain additional training pairs."""
@@ -158,10 +150,11 @@ class Problem:
     @property
     def prepared_dir(self) -> Path:
         """Directory of the prepared corpus. Its name contains a hash of the corpus name, the settings and `raw_dir`."""
-        return Path(self.data_dir) / f"{self.corpus}-{_hash(self._identity)[:8]}"
+        return Path(self.data_dir) / f"{self.corpus}-{identity_hash(self.identity)[:8]}"
 
     @property
-    def _identity(self):
+    def identity(self) -> list:
+        """List of the values that determine the prepared corpus: corpus name, {setting: value} and `raw_dir`."""
         raw = str(Path(self.raw_dir).resolve()) if self.raw_dir else None
         fields = [field for field in dataclasses.fields(self) if field.metadata.get("of_corpus")]
         return [self.corpus, {field.name: getattr(self, field.name) for field in fields}, raw]
@@ -175,7 +168,7 @@ class Problem:
         runs in the calling process. The method logs its progress and warns about validation and test pairs that are
         also training pairs.
         """
-        self._prepare_if_needed()
+        prepare_if_needed(self)
         for split, counts in self.store.manifest["splits"].items():
             if common := counts.get("pairs_also_in_training"):
                 logger.warning(
@@ -186,68 +179,7 @@ class Problem:
 
     def is_prepared(self) -> bool:
         """Return whether the prepared corpus exists and is up to date with the corpus files."""
-        return self._check_store()[0]
-
-    def _prepare_if_needed(self):
-        current, remark = self._check_store()
-        if remark:
-            logger.info(remark)
-        if not current:
-            self._prepare()
-
-    def _prepare(self):
-        """Write the prepared corpus."""
-        logger.info(f"preparing {self.corpus} in {self.prepared_dir}")
-        files, identity = self.corpus_state()
-        manifest = {"problem": self.corpus, "parameters": self.parameters, "corpus": files}
-        with work_directory(self.prepared_dir, identity) as work:
-            if self.is_prepared():  # another process has prepared the corpus in the meantime
-                return
-            self._write(work, manifest)
-            for path, known in files.items():
-                if not Path(path).is_file() or not _is_same(Path(path), known):
-                    work.clear()
-                    raise UserError(f"{path} changed while it was read; rerun the command when the file is complete")
-            work.finish()
-        self.__dict__.pop("store", None)
-        for split, counts in self.store.manifest["splits"].items():
-            logger.info(
-                f"  {split}: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items())
-            )
-
-    def _write(self, work, manifest):
-        """Write the vocabulary, the token store and the manifest into a `WorkDirectory`."""
-        from keras_transformer.data.preparation import ChangedTexts
-        from keras_transformer.data.token_store import TokenStore
-        from keras_transformer.data.tokenizers.loading import TOKENIZER_FILES, load_tokenizer
-
-        if any((work.folder / name).is_file() for name in TOKENIZER_FILES):
-            # Reuse the vocabulary, because learning takes time and might give a different vocabulary.
-            tokenizer, expected = load_tokenizer(work.folder), None
-        else:
-            tokenizer, expected = self.make_tokenizer(), self.expected_pairs
-        try:
-            TokenStore.fill(work, self.stored_splits(), tokenizer, manifest, expected=expected, **self.encoding_options)
-        except ChangedTexts:
-            logger.info(f"the texts of {self.corpus} have changed since the interrupted preparation; starting again")
-            work.clear()
-            self._write(work, manifest)
-
-    def corpus_state(self):
-        """Return {path: checksum, size and mtime} of the corpus files, and a hash of all that affects the chunk files.
-
-        Raises:
-            UserError: `raw_dir` is not a folder.
-        """
-        files = {str(Path(path).resolve()): _identity(path) for path in self._files()}
-        if self.raw_dir and not Path(self.raw_dir).is_dir():  # problems without files ignore `raw_dir`
-            raise UserError(f"--raw_dir must be a folder, got {self.raw_dir}. This problem does not need the flag.")
-        checksums = {path: known["sha256"] for path, known in files.items()}
-        code = [sha256(path) for path in Problem.corpus_files(self)]  # a code change may change the pairs
-        return files, _hash([PARTS, self._identity, checksums, code])[:16]
-
-    def _files(self):
-        return [*self.corpus_files(), *self.further_files()]
+        return check_store(self)[0]
 
     @property
     def encoding_options(self):
@@ -272,7 +204,7 @@ class Problem:
         return TokenStore(self.prepared_dir, reverse=self.reversed)
 
     @property
-    def tokenizer(self) -> "Tokenizer":
+    def tokenizer(self) -> Tokenizer:
         """The tokenizer of the prepared corpus."""
         return self.store.tokenizer
 
@@ -291,7 +223,7 @@ class Problem:
         from keras_transformer.data.token_batches import TokenBatches
 
         training = split == "train"
-        self._prepare_if_needed()
+        prepare_if_needed(self)
         pairs = self.store.split(split)
         try:
             plan = BatchPlan(
@@ -304,28 +236,6 @@ class Problem:
         if training and hparams.word_dropout:
             hidden = {"word_dropout": hparams.word_dropout, "hidden_ids": self.tokenizer.hidden_ids}
         return TokenBatches(pairs, plan, start=start, endless=training, **hidden)
-
-    def _check_store(self):
-        """Return (whether the prepared corpus exists and is up to date, message to log or None)."""
-        self.__dict__.pop("store", None)  # another process may have replaced the corpus
-        if not (self.prepared_dir / "manifest.json").is_file():
-            return False, None
-        corpus = {Path(path).resolve(): known for path, known in self.store.manifest.get("corpus", {}).items()}
-        missing = [path for path in corpus if not path.is_file()]
-        for path, known in corpus.items():
-            if path not in missing and not _is_same(path, known):
-                return False, f"{path} has changed since it was prepared"
-        try:
-            # `_files` would download missing files again.
-            files = self.further_files() if missing and self.raw_dir is None else self._files()
-        except (UserError, OSError):
-            if not missing:
-                raise
-            files = []
-        for path in files:
-            if Path(path).resolve() not in corpus:
-                return False, f"{path} was added after the corpus was prepared"
-        return True, f"{missing[0]} is missing; using the corpus prepared from it" if missing else None
 
 
 def load_problem(name: str, **arguments: Any) -> Problem:
@@ -368,27 +278,5 @@ def problem_parameters(name):
     return {field.name for field in fields if "doc" in field.metadata}
 
 
-def _hash(identity):
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-
-
 def _as_text(path):
     return None if path is None else str(path)
-
-
-def _identity(path):
-    status = Path(path).stat()
-    return {"sha256": sha256(path), "bytes": status.st_size, "mtime_ns": status.st_mtime_ns}
-
-
-def _is_same(path, known):
-    status = path.stat()
-    if (status.st_size, status.st_mtime_ns) == (known.get("bytes"), known.get("mtime_ns")):
-        return True
-    return status.st_size == known.get("bytes") and sha256(path) == known.get("sha256")
-
-
-def require(condition, message):
-    """Raise a `UserError` with `message` unless `condition` is true."""
-    if not condition:
-        raise UserError(message)

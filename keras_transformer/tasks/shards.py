@@ -17,6 +17,7 @@ import shutil
 
 from keras_transformer.data.preparation import ChangedTexts, write_chunks
 from keras_transformer.data.tokenizers.loading import load_tokenizer
+from keras_transformer.tasks.prepared_corpus import corpus_state
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import (
     atomic_directory,
@@ -57,7 +58,7 @@ def prepare_shard(problem, number, count):
         return True
     folder = shards_dir(problem)
     _check_count(folder, count)
-    _, corpus = problem.corpus_state()
+    _, corpus = corpus_state(problem)
     tokenizer, expected = _vocabulary(problem, folder, corpus)
     path = folder / f"{number}-of-{count}"
     if path.is_dir():
@@ -93,7 +94,7 @@ def _merge(problem, folder):
             f"{folder} lacks {len(missing)} of {count} shards: {', '.join(missing)}; "
             f"create each missing shard, for example with `prepare --shard={missing[0].replace('-of-', '/')}`"
         )
-    _, corpus = problem.corpus_state()
+    _, corpus = corpus_state(problem)
     tokenizer = load_tokenizer(folder / VOCABULARY)
     shards = [folder / f"{number}-of-{count}" for number in range(1, count + 1)]
     for path in shards:

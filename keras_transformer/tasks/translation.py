@@ -209,10 +209,10 @@ class TranslationProblem(Problem):
         return bool(self.vocab_file) and Path(self.vocab_file).suffix == ".json"
 
     @property
-    def _identity(self):
+    def identity(self) -> list:
         # A Marian vocabulary has one model for inputs and one for outputs. The reverse direction encodes each side of
         # the corpus with the other model, so the two directions cannot share a prepared corpus.
-        return [*super()._identity, *["reversed"] * (self.reversed and self._has_marian_vocabulary)]
+        return [*super().identity, *["reversed"] * (self.reversed and self._has_marian_vocabulary)]
 
     def _read_marian_tokenizer(self):
         try:

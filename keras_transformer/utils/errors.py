@@ -15,6 +15,12 @@ class UserError(Exception):
     status = 2
 
 
+def require(condition, message):
+    """Raise a `UserError` with `message` unless `condition` is true."""
+    if not condition:
+        raise UserError(message)
+
+
 class TextError(UserError):
     """Error for one of several texts. Callers may change the index and the name of the text.
 

@@ -173,8 +173,8 @@ def test_prepare_uses_store_of_other_process(tmp_path, monkeypatch):
         first.prepare()
         return work_directory(path, identity)
 
-    monkeypatch.setattr("keras_transformer.tasks.problem.work_directory", late)
-    second._write = lambda *arguments: pytest.fail("prepared twice")
+    monkeypatch.setattr("keras_transformer.tasks.prepared_corpus.work_directory", late)
+    second.make_tokenizer = lambda: pytest.fail("prepared twice")
     assert second.prepare().store.fingerprint == first.store.fingerprint
 
 
