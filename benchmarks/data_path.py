@@ -125,8 +125,9 @@ def write_plan(path, pairs):
 
 def write_store(path, pairs):
     """Write a prepared corpus of random tokens."""
-    from keras_transformer.data.token_store import TokenStore
+    from keras_transformer.data import preparation
     from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
+    from keras_transformer.utils.files import work_directory
 
     random, symbols = np.random.default_rng(1), [f"s{i}" for i in range(VOCAB_SIZE)]
 
@@ -134,7 +135,9 @@ def write_store(path, pairs):
         for lengths in (lengths_of(pairs) - 1).T:
             yield tuple(" ".join(symbols[i] for i in random.integers(0, VOCAB_SIZE, length)) for length in lengths)
 
-    TokenStore.write(path, {"train": texts()}, SymbolTokenizer(symbols), {})
+    with work_directory(path, "benchmark") as work:
+        preparation.write_store(work, {"train": texts()}, SymbolTokenizer(symbols), {})
+        work.finish()
 
 
 def open_batches(path, batch_tokens):

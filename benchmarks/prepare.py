@@ -26,8 +26,10 @@ from command_line import CORES, Parser, add_row, print_table
 
 from keras_transformer.cli.arguments import positive_int, run_command
 from keras_transformer.cli.output import report
+from keras_transformer.data.preparation import write_store
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.tasks.problem import load_problem
+from keras_transformer.utils.files import work_directory
 from keras_transformer.utils.logs import terminal_log
 
 RANKS = 2_000_000  # number of distinct words per language
@@ -76,10 +78,12 @@ def measure(folder, flags):
         tokenizer = problem.make_tokenizer()
     store = folder / "store"
     with phase(phases, "encoding", flags.pairs), terminal_log():
-        TokenStore.write(
-            store, {"train": problem.pairs("train")}, tokenizer, {}, filters=problem.filters,
-            expected={"train": flags.pairs}, workers=flags.workers,
-        )  # fmt: skip
+        with work_directory(store, "benchmark") as work:
+            write_store(
+                work, {"train": problem.pairs("train")}, tokenizer, {}, filters=problem.filters,
+                expected={"train": flags.pairs}, workers=flags.workers,
+            )  # fmt: skip
+            work.finish()
     counts = TokenStore(store).manifest["splits"]["train"]
     shutil.rmtree(store)
     return {

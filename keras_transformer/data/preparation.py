@@ -16,11 +16,12 @@ from keras_transformer.data.columns import add_checksums
 from keras_transformer.data.encoding import EXAMPLES, NO_NOISE, SERIAL_PAIRS, ChunkWriter, examples_of
 from keras_transformer.data.filters import EMPTY, PairFilter
 from keras_transformer.data.length_index import write_index
+from keras_transformer.data.token_store import SIDES, VERIFIED, VERSION, file_status
+from keras_transformer.utils.files import write_json
 from keras_transformer.utils.timing import duration
 
 logger = logging.getLogger(__name__)
 
-SIDES = ("source", "target")
 CHUNKS = "*.npz"
 SECONDS = 5.0  # minimum time between progress lines
 
@@ -102,37 +103,53 @@ def write_chunks(
     return chunks
 
 
-def write_columns(work, splits, tokenizer, filters=None, **options):
-    """Encode pairs of texts into all files of a store except its manifest. Resume an interrupted preparation.
+def write_store(work, splits, tokenizer, manifest, filters=None, **options):
+    """Write the files of a `TokenStore` to a `WorkDirectory`, or resume an interrupted preparation in it.
 
     The function needs memory for a few chunks per worker, and about 50 bytes per pair to drop duplicates.
 
     Args:
-        work: `WorkDirectory` with the saved tokenizer.
+        work: `WorkDirectory`.
         splits: {name: iterable of (source, target) texts}.
-        tokenizer: `Tokenizer`.
+        tokenizer: `Tokenizer`, which is saved in the store.
+        manifest: Dictionary with additional information about the corpus.
         filters: {name of a split: `PairFilter`}.
         **options: See `write_chunks`.
-
-    Returns:
-        Three dictionaries for the manifest: {split: counts}, {split: {reason: examples of dropped pairs}} and
-        {file: entry}.
 
     Raises:
         ChangedTexts: The texts differ from those of the interrupted preparation.
         Exception: Any exception from the iteration over pairs.
     """
-    filters, counts, dropped, files = filters or {}, {}, {}, {}
-    chunks = write_chunks(work, splits, tokenizer, filters, **options)
-    others = [chunk for split in splits if split != "train" for chunk in chunks[split]]
+    if not (work.folder / "manifest.json").is_file():
+        tokenizer.save(work.folder)
+        chunks = write_chunks(work, splits, tokenizer, filters, **options)
+        counts, dropped, files = _join_splits(work.folder, chunks, filters or {}, tokenizer)
+        write_json(work.folder / VERIFIED, {name: file_status(work.folder / name) for name in files})
+        write_json(
+            work.folder / "manifest.json",
+            {**manifest, "version": VERSION, "vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint,
+             "splits": counts, "dropped": dropped, "files": files},
+        )  # fmt: skip
+    for path in work.folder.glob(CHUNKS):  # needed only to resume an interrupted preparation
+        path.unlink()
+
+
+def _join_splits(folder, chunks, filters, tokenizer):
+    """Join the chunks of all splits, {split: paths}, into columns.
+
+    Returns:
+        Three dictionaries for the manifest: {split: counts}, {split: {reason: examples of dropped pairs}} and
+        {file: entry}.
+    """
+    counts, dropped, files = {}, {}, {}
+    others = [chunk for split in chunks if split != "train" for chunk in chunks[split]]
     held_out = {kind: np.concatenate([np.empty(0, np.uint64), *_hashes(others, kind)]) for kind in ("pairs", "sources")}
-    for split in splits:
-        pair_filter = filters.get(split, PairFilter())
-        drops = pair_filter.by_corpus(functools.partial(_hashes, chunks[split]), held_out)
-        counts[split], dropped[split], entries = _join(work.folder, split, chunks[split], drops, tokenizer)
+    for split, paths in chunks.items():
+        drops = filters.get(split, PairFilter()).by_corpus(functools.partial(_hashes, paths), held_out)
+        counts[split], dropped[split], entries = _join(folder, split, paths, drops, tokenizer)
         files |= entries
         if "train" in chunks and split != "train" and not filters.get("train", PairFilter()).drop_overlap:
-            if common := _count_common(chunks[split], chunks["train"]):
+            if common := _count_common(paths, chunks["train"]):
                 counts[split]["pairs_also_in_training"] = common
     return counts, dropped, files
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from keras_transformer.data.columns import SUFFIX, Column
 from keras_transformer.data.length_index import LengthIndex
-from keras_transformer.data.preparation import CHUNKS, SIDES, write_columns
 from keras_transformer.data.tokenizers.base import PAD
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.utils.errors import UserError
-from keras_transformer.utils.files import WorkDirectory, atomic_directory, read_json, sha256, write_json
+from keras_transformer.utils.files import read_json, sha256, write_json
 
 VERSION = 2
+SIDES = ("source", "target")
 ID_TYPES = ("uint16", "uint32")
 COLUMNS = {
     **{f"{side}.ids": ID_TYPES for side in SIDES},
@@ -28,7 +28,7 @@ VERIFIED = "verified.json"
 
 
 class TokenStore:
-    """Prepared corpus on disk, written by `TokenStore.write`.
+    """Prepared corpus on disk, written by `preparation.write_store`.
 
     When a machine opens a split for the first time, the store verifies all checksums. Later, it only checks that the
     size, modification time and inode of each file are unchanged, which takes the same time for a corpus of any size. In
@@ -93,7 +93,7 @@ class TokenStore:
 
         Args:
             split: Name of the split.
-            verified: {file name: result of `_status`} of the files whose checksums are already verified.
+            verified: {file name: result of `file_status`} of the files whose checksums are already verified.
         """
         files, current = self.manifest["files"], {}
         dtypes = {
@@ -103,7 +103,7 @@ class TokenStore:
         for name, types in dtypes.items():
             path, entry = self.path / name, files.get(name)
             whole = isinstance(entry, dict) and entry.get("dtype") in types and path.parent == self.path
-            current[name] = _status(path) if whole and path.is_file() else None
+            current[name] = file_status(path) if whole and path.is_file() else None
             if current[name] is None or current[name][0] != entry.get("bytes"):
                 raise UserError(f"{path} is missing or damaged; {self._remedy}")
         new = [name for name, status in current.items() if verified.get(name) != status]
@@ -115,44 +115,11 @@ class TokenStore:
                 write_json(self.path / VERIFIED, {**self._verified(), **current})
 
     def _verified(self):
-        """Return {file name: result of `_status`} of the files whose checksums were verified on this machine."""
+        """Return {file name: result of `file_status`} of the files whose checksums were verified on this machine."""
         try:
             return read_json(self.path / VERIFIED, "")
         except UserError:
             return {}
-
-    @staticmethod
-    def write(path, splits, tokenizer, manifest, **options):
-        """Encode pairs of texts into a new store. The directory `path` appears only when the store is complete.
-
-        Args:
-            path: Directory of the store. The function replaces an existing store.
-            splits: {name: iterable of (source, target) texts}.
-            tokenizer: `Tokenizer`, which is saved in the store.
-            manifest: Dictionary with additional information about the corpus.
-            **options: `filters`, `expected`, `workers` and `noise` (see `preparation.write_columns`).
-        """
-        with atomic_directory(path) as folder:
-            TokenStore.fill(WorkDirectory(folder, path), splits, tokenizer, manifest, **options)
-
-    @staticmethod
-    def fill(work, splits, tokenizer, manifest, **options):
-        """Write the files of a store to a `WorkDirectory`, or resume an interrupted preparation in it.
-
-        Raises:
-            ChangedTexts: The texts differ from those of the interrupted preparation.
-        """
-        if not (work.folder / "manifest.json").is_file():
-            tokenizer.save(work.folder)
-            counts, dropped, files = write_columns(work, splits, tokenizer, **options)
-            write_json(work.folder / VERIFIED, {name: _status(work.folder / name) for name in files})
-            write_json(
-                work.folder / "manifest.json",
-                {**manifest, "version": VERSION, "vocab_size": tokenizer.vocab_size, "tokenizer": tokenizer.fingerprint,
-                 "splits": counts, "dropped": dropped, "files": files},
-            )  # fmt: skip
-        for path in work.folder.glob(CHUNKS):  # needed only to resume an interrupted preparation
-            path.unlink()
 
     @property
     def fingerprint(self):
@@ -215,7 +182,7 @@ class Sequences:
         return ids
 
 
-def _status(path):
+def file_status(path):
     """Return the size, modification time and inode of a file, which change if the file is changed or copied."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ino]

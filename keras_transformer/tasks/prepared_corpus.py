@@ -68,8 +68,7 @@ def _prepare(problem):
 
 def _write(problem, work, manifest):
     """Write the vocabulary, the token store and the manifest into a `WorkDirectory`."""
-    from keras_transformer.data.preparation import ChangedTexts
-    from keras_transformer.data.token_store import TokenStore
+    from keras_transformer.data.preparation import ChangedTexts, write_store
 
     if any((work.folder / name).is_file() for name in TOKENIZER_FILES):
         # Reuse the vocabulary, because learning takes time and might give a different vocabulary.
@@ -78,7 +77,7 @@ def _write(problem, work, manifest):
         tokenizer, expected = problem.make_tokenizer(), problem.expected_pairs
     options = {**problem.encoding_options, "expected": expected}
     try:
-        TokenStore.fill(work, problem.stored_splits(), tokenizer, manifest, **options)
+        write_store(work, problem.stored_splits(), tokenizer, manifest, **options)
     except ChangedTexts:
         logger.info(f"the texts of {problem.corpus} have changed since the interrupted preparation; starting again")
         work.clear()

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import sentencepiece
 from helpers.logs import logged_lines
+from helpers.stores import new_store
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data import encoding
 from keras_transformer.data.encoding import Noise
 from keras_transformer.data.filters import PairFilter
-from keras_transformer.data.token_store import TokenStore
+from keras_transformer.data.preparation import write_store
 from keras_transformer.data.tokenizers.base import UNK
 from keras_transformer.data.tokenizers.bpe_dropout import BPEDropout
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -107,8 +108,7 @@ def test_bpe_dropout_leaves_very_long_words(tokenizer):
 
 
 def stored(folder, tokenizer, pairs, **options):
-    TokenStore.write(folder, {"train": pairs, "test": pairs}, tokenizer, {}, noise={"train": Noise(0.2)}, **options)
-    return TokenStore(folder)
+    return new_store(folder, {"train": pairs, "test": pairs}, tokenizer, noise={"train": Noise(0.2)}, **options)
 
 
 def ids_of(store, split, side):
@@ -127,8 +127,8 @@ def test_bpe_dropout_draws_by_chunk_and_side(tokenizer, tmp_path, monkeypatch):
 
 def test_bpe_dropout_does_not_affect_length_filter(tokenizer, tmp_path):
     pairs, options = list(zip(TEXTS[::2], TEXTS[1::2])), {"filters": {"train": PairFilter(max_length_ratio=1.3)}}
-    TokenStore.write(tmp_path / "plain", {"train": pairs}, tokenizer, {}, **options)
-    plain, cut = TokenStore(tmp_path / "plain"), stored(tmp_path / "cut", tokenizer, pairs, **options)
+    plain = new_store(tmp_path / "plain", {"train": pairs}, tokenizer, **options)
+    cut = stored(tmp_path / "cut", tokenizer, pairs, **options)
     for side in ("source", "target"):
         texts, others = (tokenizer.decode(ids_of(store, "train", side)) for store in (plain, cut))
         assert texts == others and 0 < len(texts) < len(pairs)
@@ -174,7 +174,7 @@ def test_interrupted_preparation_resumes_bpe_dropout(tokenizer, tmp_path, monkey
 
     def fill(texts):
         with work_directory(tmp_path / "resumed", "identity") as work:
-            TokenStore.fill(
+            write_store(
                 work, {"train": texts}, tokenizer, {}, expected={"train": 100}, noise={"train": Noise(0.2)},
             )  # fmt: skip
             work.finish()
@@ -184,7 +184,7 @@ def test_interrupted_preparation_resumes_bpe_dropout(tokenizer, tmp_path, monkey
     with logged_lines() as said:
         fill(pairs)
     assert "  train: resuming after 56 pairs" in said
-    TokenStore.write(tmp_path / "whole", {"train": pairs}, tokenizer, {}, noise={"train": Noise(0.2)})
+    new_store(tmp_path / "whole", {"train": pairs}, tokenizer, noise={"train": Noise(0.2)})
     for name in ("train.source.ids", "train.target.ids", "train.source.offsets"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 

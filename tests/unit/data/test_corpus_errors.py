@@ -9,6 +9,7 @@ from helpers.logs import logged_lines
 from keras_transformer.data import encoding, preparation
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.data.filters import PairFilter
+from keras_transformer.data.preparation import write_store
 from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.tasks.problem import load_problem
@@ -175,7 +176,7 @@ def test_resumed_preparation_counts_the_same(tmp_path, monkeypatch):
         with work_directory(tmp_path / "store", "identity") as work:
             splits = {"train": iter(train), "test": iter(test)}
             filters = {"train": PairFilter(drop_empty=True)}
-            TokenStore.fill(work, splits, SYMBOLS, {}, filters=filters, expected={"train": 100})
+            write_store(work, splits, SYMBOLS, {}, filters=filters, expected={"train": 100})
             work.finish()
 
     for splits in ((broken_off(train), test), (train, broken_off(test))):

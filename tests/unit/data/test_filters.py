@@ -4,13 +4,13 @@ import random
 
 import numpy as np
 import pytest
+from helpers.stores import new_store
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data import encoding
 from keras_transformer.data.filters import PairFilter, first_occurrences, hash_pairs
 from keras_transformer.data.sampling import sample_texts
-from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.tasks.problem import load_problem
 from keras_transformer.utils.errors import UserError
@@ -32,8 +32,7 @@ def test_filters_drop_and_count_pairs(tmp_path, monkeypatch, ratio, unique):
     alike = [pair for pair, (short, long) in zip(pairs, sizes) if ratio is None or long <= ratio * short]
     kept = list(dict.fromkeys(alike)) if unique else alike
     filters = {"train": PairFilter(max_length_ratio=ratio, drop_duplicates=unique)}
-    TokenStore.write(tmp_path / "store", {"train": pairs, "test": pairs}, SYMBOLS, {}, filters=filters)
-    store = TokenStore(tmp_path / "store")
+    store = new_store(tmp_path / "store", {"train": pairs, "test": pairs}, SYMBOLS, filters=filters)
     split, counts = store.split("train"), store.manifest["splits"]["train"]
     ids = [[[*ids, 1] for ids in SYMBOLS.encode(pair)] for pair in kept]
     assert [[split.source[i].tolist(), split.target[i].tolist()] for i in range(len(split))] == ids
@@ -93,8 +92,7 @@ def test_filters_are_part_of_prepared_directory_name(tmp_path):
 )
 def test_text_filters_drop_and_count_pairs(tmp_path, parameters, reason, bad, good):
     tokenizer, filters = SymbolTokenizer(["a", "b", "c"]), {"train": PairFilter(**parameters)}
-    TokenStore.write(tmp_path / "store", {"train": [good, bad, bad]}, tokenizer, {}, filters=filters)
-    manifest = TokenStore(tmp_path / "store").manifest
+    manifest = new_store(tmp_path / "store", {"train": [good, bad, bad]}, tokenizer, filters=filters).manifest
     assert manifest["splits"]["train"]["pairs"] == 1 and manifest["splits"]["train"][reason] == 2
     assert manifest["dropped"] == {"train": {reason: [list(bad)] * 2}}
 
@@ -105,8 +103,8 @@ def test_pair_counts_under_first_reason(tmp_path):
         drop_empty=True, drop_copies=True, drop_duplicates=True, drop_source_duplicates=True, drop_overlap="pairs"
     )
     splits = {"train": pairs, "test": [("c", "a c"), ("c", "b")]}
-    TokenStore.write(tmp_path / "store", splits, SymbolTokenizer(["a", "b", "c"]), {}, filters={"train": filters})
-    manifest = TokenStore(tmp_path / "store").manifest
+    tokenizer = SymbolTokenizer(["a", "b", "c"])
+    manifest = new_store(tmp_path / "store", splits, tokenizer, filters={"train": filters}).manifest
     counts = {name: count for name, count in manifest["splits"]["train"].items() if name.startswith("dropped")}
     assert counts == {
         "dropped_with_an_empty_side": 1, "dropped_as_copies": 2, "dropped_as_validation_or_test_pairs": 1,
@@ -120,8 +118,8 @@ def test_pair_counts_under_first_reason(tmp_path):
 def test_overlap_with_test_pairs_is_dropped(tmp_path, overlap, kept):
     splits = {"train": [("a", "b"), ("a", "c"), ("b", "c"), ("c", "c")], "test": [("a", "b")]}
     filters = {"train": PairFilter(drop_overlap=overlap)}
-    TokenStore.write(tmp_path / "store", splits, SymbolTokenizer(["a", "b", "c"]), {}, filters=filters)
-    counts = TokenStore(tmp_path / "store").manifest["splits"]
+    store = new_store(tmp_path / "store", splits, SymbolTokenizer(["a", "b", "c"]), filters=filters)
+    counts = store.manifest["splits"]
     assert counts["train"]["pairs"] == kept
     assert counts["test"].get("pairs_also_in_training") == (None if overlap else 1)
 
@@ -130,8 +128,8 @@ def test_examples_are_few_and_short(tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK_PAIRS", 7)
     pairs = [("a " * 500 + str(i), "a " * 500 + str(i)) for i in range(50)]
     filters = {"train": PairFilter(drop_copies=True)}
-    TokenStore.write(tmp_path / "store", {"train": [*pairs, ("a", "b")]}, SYMBOLS, {}, filters=filters)
-    (examples,) = TokenStore(tmp_path / "store").manifest["dropped"]["train"].values()
+    store = new_store(tmp_path / "store", {"train": [*pairs, ("a", "b")]}, SYMBOLS, filters=filters)
+    (examples,) = store.manifest["dropped"]["train"].values()
     assert examples == [["a " * 100] * 2] * 3
 
 

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from helpers.errors import complaint
+from helpers.stores import new_store
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from keras_transformer.data import encoding
 from keras_transformer.data.encoding import Noise
 from keras_transformer.data.placeholder_insertion import MOST, SHARE, insert_placeholders
 from keras_transformer.data.placeholders import ADDRESS, PLACEHOLDER
-from keras_transformer.data.token_store import TokenStore
 from keras_transformer.tasks.problem import load_problem
 
 WORDS = st.sampled_from(["in", "2016", "3.5", "www.x.org/a", "me@x.org", "<2de>", "<ph2>", "在2016年", "हिन्दी", "!"])
@@ -148,11 +148,9 @@ def test_placeholders_are_independent_of_workers(corpus, tmp_path, monkeypatch):
     problem = load(corpus, tmp_path, placeholders=True).prepare()
     pairs, tokenizer = [*problem.examples("train")], problem.tokenizer
     for workers in (0, 2):
-        TokenStore.write(
-            tmp_path / str(workers), {"train": pairs}, tokenizer, {}, workers=workers,
-            noise={"train": Noise(placeholders=SHARE)},
-        )  # fmt: skip
-        assert texts_of(TokenStore(tmp_path / str(workers))) == texts_of(problem.store)
+        noise = {"train": Noise(placeholders=SHARE)}
+        store = new_store(tmp_path / str(workers), {"train": pairs}, tokenizer, workers=workers, noise=noise)
+        assert texts_of(store) == texts_of(problem.store)
 
 
 def test_vocabulary_file_must_match_placeholders(corpus, tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from helpers.encoders import workers_of
 from helpers.logs import logged_lines
+from helpers.stores import new_store
 from helpers.waiting import wait_for
 
 from keras_transformer.config.registry import PACKAGE
@@ -57,7 +58,7 @@ def names(folder):
 def test_workers_write_same_store_as_one_process(tmp_path, small_chunks, filters):
     splits = {"train": pairs_of(500, longest=2), "validation": pairs_of(30, seed=2)}
     for workers in (0, 1, 3):
-        TokenStore.write(tmp_path / f"{workers}", splits, SYMBOLS, {}, filters=filters, workers=workers)
+        new_store(tmp_path / f"{workers}", splits, SYMBOLS, filters=filters, workers=workers)
     assert contents(tmp_path / "1") == contents(tmp_path / "3") == contents(tmp_path / "0")
     assert names(tmp_path) == ["0", "1", "3"]
 
@@ -65,8 +66,7 @@ def test_workers_write_same_store_as_one_process(tmp_path, small_chunks, filters
 def test_workers_load_the_saved_tokenizer(tmp_path, small_chunks):
     pairs = [(f"ein Haus {i}", "日本 " * (i % 3)) for i in range(300)]
     tokenizer = SentencePieceTokenizer.train([text for pair in pairs for text in pair], 60)
-    TokenStore.write(tmp_path / "store", {"train": pairs}, tokenizer, {}, workers=2)
-    split = TokenStore(tmp_path / "store").split("train")
+    split = new_store(tmp_path / "store", {"train": pairs}, tokenizer, workers=2).split("train")
     for side, texts in zip((split.source, split.target), zip(*pairs)):
         assert [side[i].tolist() for i in range(300)] == [[*ids, 1] for ids in tokenizer.encode(list(texts))]
 
@@ -79,7 +79,7 @@ def test_killed_worker_raises_user_error(tmp_path, small_chunks):
         yield from pairs_of(100)
 
     with pytest.raises(UserError, match="a process that encodes the corpus was killed"):
-        TokenStore.write(tmp_path / "store", {"train": pairs()}, SYMBOLS, {}, workers=2)
+        new_store(tmp_path / "store", {"train": pairs()}, SYMBOLS, workers=2)
     assert not names(tmp_path) and not workers_of(os.getpid())
 
 
@@ -87,7 +87,7 @@ def test_exception_in_worker_is_raised(tmp_path, small_chunks):
     pairs = [*pairs_of(50), ("\ud800", "s1")]  # a lone surrogate is not valid Unicode
     tokenizer = SentencePieceTokenizer.train(["s1 s2"] * 9, 9)
     with pytest.raises(RuntimeError, match="Unable to cast"):
-        TokenStore.write(tmp_path / "store", {"train": pairs}, tokenizer, {}, workers=1)
+        new_store(tmp_path / "store", {"train": pairs}, tokenizer, workers=1)
     assert not names(tmp_path) and not workers_of(os.getpid())
 
 
@@ -95,12 +95,15 @@ def test_workers_do_not_run_user_program(tmp_path):
     """Prepare a large corpus from a script that has no `if __name__ == "__main__"`."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from keras_transformer.data import encoding, token_store\n"
+        "from keras_transformer.data import encoding, preparation\n"
         "from keras_transformer.data.tokenizers import SymbolTokenizer\n"
+        "from keras_transformer.utils.files import work_directory\n"
         "print('runs')\n"
         "encoding.CHUNK_PAIRS = encoding.SERIAL_PAIRS = 10\n"
         "pairs = [('a', 'b')] * 100\n"
-        "token_store.TokenStore.write('store', {'train': pairs}, SymbolTokenizer(['a', 'b']), {}, workers=2)\n"
+        "with work_directory('store', 'identity') as work:\n"
+        "    preparation.write_store(work, {'train': pairs}, SymbolTokenizer(['a', 'b']), {}, workers=2)\n"
+        "    work.finish()\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     done = subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -184,7 +187,7 @@ def test_prepare_uses_store_of_other_process(tmp_path, monkeypatch):
 def test_progress_reports_speed_and_time_left(tmp_path, small_chunks, monkeypatch):
     monkeypatch.setattr(preparation, "SECONDS", 0)
     with logged_lines() as lines, work_directory(tmp_path / "store", "identity") as work:
-        TokenStore.fill(work, {"train": pairs_of(500)}, SYMBOLS, {}, expected={"train": 500})
+        preparation.write_store(work, {"train": pairs_of(500)}, SYMBOLS, {}, expected={"train": 500})
         work.finish()
     speed = [line for line in lines if "pairs/s" in line]
     assert speed and all(
@@ -207,5 +210,5 @@ def test_progress_is_rare_and_absent_for_small_corpora(tmp_path, monkeypatch):
     ]  # fmt: skip
     monkeypatch.setattr(preparation, "SECONDS", 0)
     with logged_lines() as lines:
-        TokenStore.write(tmp_path / "store", {"train": pairs_of(300)}, SYMBOLS, {})
+        new_store(tmp_path / "store", {"train": pairs_of(300)}, SYMBOLS)
     assert not lines and names(tmp_path) == ["store"]

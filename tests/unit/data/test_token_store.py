@@ -10,6 +10,7 @@ import pytest
 from helpers.errors import complaint
 from helpers.logs import logged_lines
 from helpers.sample_text import SYMBOLS, sentences
+from helpers.stores import new_store
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,7 +42,7 @@ rows = st.lists(st.tuples(*[st.lists(st.integers(4, SYMBOLS.vocab_size - 1))] * 
 def store_of(path, reverse=False, **splits):
     """Write splits, each a list of pairs of ids, to a store. Return the opened store."""
     texts = {name: [tuple(SYMBOLS.decode(pair)) for pair in pairs] for name, pairs in splits.items()}
-    TokenStore.write(path, texts, SYMBOLS, {"corpus": {}})
+    new_store(path, texts, SYMBOLS)
     return TokenStore(path, reverse=reverse)
 
 
@@ -63,8 +64,7 @@ def test_store_round_trip(tmp_path_factory, train, test):
 @pytest.mark.parametrize("size", [100, 70_000])
 def test_store_uses_smallest_id_dtype(tmp_path, size):
     tokenizer = SymbolTokenizer([f"s{i}" for i in range(size)])
-    TokenStore.write(tmp_path / "store", {"train": [(f"s{size - 1}", "s0")]}, tokenizer, {})
-    store = TokenStore(tmp_path / "store")
+    store = new_store(tmp_path / "store", {"train": [(f"s{size - 1}", "s0")]}, tokenizer)
     assert content(store.split("train").source) == [[size + 3, EOS]]
     assert (store.path / "train.source.ids").stat().st_size == 2 * (2 if size == 100 else 4)
 
@@ -200,7 +200,7 @@ def test_store_write_interrupted_leaves_nothing(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        TokenStore.write(tmp_path / "store", {"train": interrupted()}, SYMBOLS, {})
+        new_store(tmp_path / "store", {"train": interrupted()}, SYMBOLS)
     assert not list(tmp_path.iterdir())
 
 
@@ -210,7 +210,7 @@ def test_store_write_error_keeps_old_store(tmp_path):
         raise UserError("corpus:2: not UTF-8")
 
     old = snapshot(store_of(tmp_path / "store", train=[([4], [5])]).path)
-    assert "corpus:2" in complaint(TokenStore.write, tmp_path / "store", {"train": damaged()}, SYMBOLS, {})
+    assert "corpus:2" in complaint(new_store, tmp_path / "store", {"train": damaged()}, SYMBOLS)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     assert snapshot(tmp_path / "store") == old
 

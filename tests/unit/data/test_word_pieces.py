@@ -6,11 +6,11 @@ import sys
 
 import pytest
 from helpers.errors import complaint
+from helpers.stores import new_store
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.data.corpus import read_lines
-from keras_transformer.data.token_store import TokenStore
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, UNK
 from keras_transformer.data.tokenizers.loading import load_tokenizer
 from keras_transformer.data.tokenizers.word_pieces import ALWAYS, WordPieceTokenizer, count_words
@@ -153,8 +153,7 @@ def test_word_pieces_save_and_pickle(tmp_path, tokenizer):
 
 
 def test_store_keeps_word_pieces(tmp_path, tokenizer):
-    TokenStore.write(tmp_path / "store", {"train": [(SENTENCES[0], AWKWARD[8])]}, tokenizer, {"corpus": {}})
-    store = TokenStore(tmp_path / "store")
+    store = new_store(tmp_path / "store", {"train": [(SENTENCES[0], AWKWARD[8])]}, tokenizer)
     assert store.tokenizer.fingerprint == store.manifest["tokenizer"] == tokenizer.fingerprint
     assert store.tokenizer.decode([store.split("train").target[0]]) == [AWKWARD[8]]
 
