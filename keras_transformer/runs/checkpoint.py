@@ -1,6 +1,7 @@
 """Checkpoints: .npz files that map variable paths to arrays. Writes are atomic, and checksums reveal damage."""
 
 import contextlib
+import functools
 import logging
 import math
 import re
@@ -192,7 +193,7 @@ class Checkpoints:
             except OtherVersion:
                 raise
             except UserError as error:
-                logger.warning(f"{error}; using the previous checkpoint")
+                _warn_once(f"{error}; using the previous checkpoint")
         return None
 
     @property
@@ -204,7 +205,7 @@ class Checkpoints:
         """Log a warning if there is a checkpoint after `step`, the last step in the average."""
         newest = max(self.steps(), default=step)
         if newest > step:
-            logger.warning(
+            _warn_once(
                 f"{self.path / 'averaged'} is outdated: it averages checkpoints up to step {step:,}, but the last "
                 f"checkpoint is from step {newest:,}; to update it, run {self._average}"
             )
@@ -260,6 +261,12 @@ def _read(directory, parts):
         except (ValueError, zipfile.BadZipFile) as error:
             raise UserError(f"checkpoint {path} is damaged ({error})") from None
     return arrays, state
+
+
+@functools.cache
+def _warn_once(message):
+    """Log a warning, but only once per process, because a command may load the same checkpoint several times."""
+    logger.warning(message)
 
 
 def model_arrays(model):
