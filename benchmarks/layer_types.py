@@ -211,7 +211,7 @@ def passes(layer, n, d):
         def wait(function):
             def results(x):
                 tensors = function(x)
-                return tensors, tensors[0][0, 0, 0]  # reading the number waits for the computation
+                return tensors, tensors[0][0, 0, 0]  # reading this value blocks until it is computed
 
             graph = tf.function(results).get_concrete_function(x)
             return lambda: graph(x)[1].numpy()

@@ -165,7 +165,7 @@ def _parse(arguments):
     add_sampling_flags(parser)
     flags = parser.parse_args(arguments)
     flags.sampling = sampling_arguments(parser, flags)
-    if flags.shard:  # `_lines` counts the lines before it reads them
+    if flags.shard:  # `_lines` reads these files twice, first to count their lines
         for name in ("input", "prefixes", "constraints"):
             if path := getattr(flags, name):
                 check_rereadable(f"--{name}", path)

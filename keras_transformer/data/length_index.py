@@ -89,7 +89,7 @@ def order_type(pairs):
 
 
 def group_lengths(source, target):
-    """Return the source length, target length and size of each group of a `LengthIndex`, three int64 `[groups]`.
+    """Return the source lengths, target lengths and sizes of the groups of a `LengthIndex`, int64 arrays `[groups]`.
 
     Regardless of the number of pairs, the function needs memory for only `BLOCK` pairs at a time.
 

@@ -102,7 +102,7 @@ def _hide(index, text, count):
 
 
 def hide_in_target(text, spans):
-    """Replace the protected spans of a source in its target with their placeholders.
+    """Replace each occurrence of a protected span of the source in the target with the placeholder of the span.
 
     If a span occurs several times in the source, it has several placeholders. Its occurrences in the target get these
     placeholders in order. Spans inside longer words are not replaced.
