@@ -262,13 +262,12 @@ def measure(name, flags, folder):
 def alternate(variants, workloads, flags, folder):
     """Run all variants in rounds, one after the other in each round.
 
-    If an engine has several modes, the slowest mode stops after the first round, because all modes together would take
-    too much time and memory. If there are several workloads, the engine's first mode never stops, so that its speeds on
-    all workloads can be compared.
+    If an engine has several modes, drop the slowest one after the first round to save time and memory. With several
+    workloads, always keep the engine's first mode, so that its speeds on all workloads can be compared.
 
     Returns:
-        (rounds, stopped). `rounds` is a list with a dictionary {variant: {"seconds", "tokens", "flops", …}} for each
-        round. `stopped` is a dictionary of the same form for the variants that stopped after the first round.
+        (rounds, dropped). `rounds` is a list with a dictionary {variant: {"seconds", "tokens", "flops", …}} for each
+        round. `dropped` is a dictionary of the same form for the variants that were dropped after the first round.
     """
     processes, rounds, slower, first_turn = {}, [], {}, collections.Counter()
 

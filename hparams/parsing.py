@@ -9,7 +9,7 @@ from keras_transformer.config.registry import register_hparams
 
 @register_hparams("parsing_wsj")
 def parsing_wsj():
-    """The paper's model for WSJ only, untuned; paper: F1 91.3 on section 23 (Table 4).
+    """The paper's WSJ-only model, with untuned settings; paper: F1 91.3 on section 23 (Table 4).
 
     The authors tuned attention dropout, residual dropout, the learning rate and the beam size on section 22. In this
     preset, attention dropout is 0, and residual dropout and the learning rate are those of `base`. The paper states

@@ -72,7 +72,9 @@ def main(arguments):
         from keras_transformer.exports.keras_file import MODEL, export_keras
 
         export_keras(run, folder, flags.checkpoint, precision, flags.force)
-        report(f"wrote {folder / MODEL} for keras.saving.load_model, after `from keras_transformer import Transformer`")
+        report(
+            f"wrote {folder / MODEL}; run `from keras_transformer import Transformer` before keras.saving.load_model"
+        )
         return
     from keras_transformer.decoding.search_options import SearchOptions
     from keras_transformer.decoding.translator import Translator

@@ -282,9 +282,9 @@ class BaseTranslator(abc.ABC):
         return ids
 
     def _phrase_ids(self, phrases, spans):
-        """Return the token ids of the phrases for translations, without duplicates.
+        """Return the token ids of the phrases that each translation must contain, without duplicates.
 
-        `spans` is a list with {placeholder: span} of each source.
+        `spans` is a list of one dictionary {placeholder: span} per source.
         """
         count = len(spans)
         if phrases is None:

@@ -24,7 +24,10 @@ def query_key_value(seed, name):
 
 
 def embedding(seed, name):
-    """Return an N(0, 1/d_model) initializer `[rows, d_model]`. Embeddings scaled by √d_model have variance 1 (§3.4)."""
+    """Return an initializer for a matrix `[rows, d_model]` with entries from N(0, 1/d_model).
+
+    Embeddings that are scaled by √d_model then have variance 1 (§3.4).
+    """
     return _Initializer(lambda shape: _generator(seed, name).standard_normal(shape, dtype="float32") * shape[1] ** -0.5)
 
 

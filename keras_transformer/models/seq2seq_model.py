@@ -168,7 +168,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """Return the loss that Keras reduces, and update the metrics."""
         logits = self.logits(states)
         loss = super().compute_loss(None, labels, logits, weights)
-        # Keras divides the loss of a replica by the number of replicas. The reported loss excludes this division.
+        # Keras divides the loss of a replica by the number of replicas. Undo this division in the reported loss.
         replicas = 1 if replica_id() is None else self.distribute_strategy.num_replicas_in_sync
         self._loss_tracker.update_state(loss * replicas, sample_weight=ops.shape(labels)[0])
         counted = labels != PAD

@@ -296,7 +296,7 @@ def _harmonic_mean(recall, precision):
 
 
 def _end(*files):
-    """Return the number of lines without the trailing lines that are blank in all files."""
+    """Return the number of lines, not counting trailing lines that are blank in all files."""
     return max((i for lines in files for i, line in enumerate(lines, start=1) if _TEXT.search(line)), default=0)
 
 

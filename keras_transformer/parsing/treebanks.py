@@ -109,7 +109,7 @@ def icepahc_files(folder):
     """
     if paths := sorted(_existing(folder).rglob("*.psd")):
         return paths
-    raise UserError(f"{folder} contains no .psd files of IcePaHC. Set --raw_dir to their folder.")
+    raise UserError(f"{folder} contains no IcePaHC .psd files. Set --raw_dir to the folder with these files.")
 
 
 def part_of_text(trees, split):

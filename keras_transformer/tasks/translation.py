@@ -219,8 +219,8 @@ class TranslationProblem(Problem):
             return MarianTokenizer.from_bytes(Path(self.vocab_file).read_bytes())
         except (ValueError, RuntimeError):
             raise UserError(
-                f"{self.vocab_file} is not a valid {MarianTokenizer.file_name}. Set problem.vocab_file to this file of "
-                "a run, or to a SentencePiece model."
+                f"{self.vocab_file} is not a valid {MarianTokenizer.file_name}. Set problem.vocab_file to the "
+                f"{MarianTokenizer.file_name} of a run, or to a SentencePiece model."
             ) from None
 
     def _check_vocabulary(self, tokenizer):

@@ -75,7 +75,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @staticmethod
     def _each(function, items):
-        """Return the result of a function of SentencePiece for each item."""
+        """Apply a function of SentencePiece to each item, and return the list of results."""
         if len(items) >= THREADED:
             return function(items)
         return [function(item) for item in items]
