@@ -6,7 +6,6 @@ import json
 import logging
 from pathlib import Path
 
-from keras_transformer.data.tokenizers.loading import TOKENIZER_FILES, load_tokenizer
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import sha256, work_directory
 
@@ -69,6 +68,7 @@ def _prepare(problem):
 def _write(problem, work, manifest):
     """Write the vocabulary, the token store and the manifest into a `WorkDirectory`."""
     from keras_transformer.data.preparation import ChangedTexts, write_store
+    from keras_transformer.data.tokenizers.loading import TOKENIZER_FILES, load_tokenizer
 
     if any((work.folder / name).is_file() for name in TOKENIZER_FILES):
         # Reuse the vocabulary, because learning takes time and might give a different vocabulary.

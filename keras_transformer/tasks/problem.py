@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from keras_transformer.config import registry
 from keras_transformer.config.hparams import HParams, parse_value, setting, validate
-from keras_transformer.data.tokenizers.base import Tokenizer
 from keras_transformer.metrics.bleu import TRANSLATION_METRICS
 from keras_transformer.tasks.prepared_corpus import check_store, code_files, identity_hash, prepare_if_needed
 from keras_transformer.utils.errors import UserError, unknown
@@ -18,6 +17,7 @@ from keras_transformer.utils.logs import default_log
 if TYPE_CHECKING:
     from keras_transformer.data.token_batches import TokenBatches
     from keras_transformer.data.token_store import TokenStore
+    from keras_transformer.data.tokenizers.base import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class Problem:
         """Yield pairs of texts (source, target), in the direction of the corpus."""
         raise NotImplementedError
 
-    def make_tokenizer(self) -> Tokenizer:
+    def make_tokenizer(self) -> "Tokenizer":
         """Return the tokenizer. If necessary, learn it from the training text."""
         raise NotImplementedError
 
@@ -204,7 +204,7 @@ class Problem:
         return TokenStore(self.prepared_dir, reverse=self.reversed)
 
     @property
-    def tokenizer(self) -> Tokenizer:
+    def tokenizer(self) -> "Tokenizer":
         """The tokenizer of the prepared corpus."""
         return self.store.tokenizer
 

@@ -34,10 +34,9 @@ def home(home, tmp_path):
 def load(path):
     """Load everything that commands read from a run and its corpus. Raise a `UserError` if any part is damaged."""
     run = Run.open(path)
-    with logged_lines() as said:
-        arrays, _ = run.checkpoints.load("last")
-    if said:
-        raise UserError(said[0])
+    arrays, state = run.checkpoints.load("last")
+    if state["step"] != run.checkpoints.steps()[-1]:
+        raise UserError("the last checkpoint is damaged")
     store = run.problem.store
     splits = [store.split(name) for name in ("train", "validation")]
     rows = [
