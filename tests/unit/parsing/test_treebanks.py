@@ -154,7 +154,7 @@ def test_icepahc_splits_each_text(tmp_path):
 @pytest.mark.parametrize(
     ("name", "lacks"),
     [("parsing_wsj", "contains no treebank files of the LDC, such"), ("parsing_gum", "splits.md does not exist"),
-     ("parsing_english", "the folder {}/gum does not exist"), ("parsing_icepahc", "contains no .psd files")],
+     ("parsing_english", "the folder {}/gum does not exist"), ("parsing_icepahc", "contains no IcePaHC .psd files")],
 )  # fmt: skip
 def test_treebanks_name_missing_or_empty_folder(tmp_path, name, lacks):
     assert "--raw_dir=FOLDER" in complaint(load_problem, name)
