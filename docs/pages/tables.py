@@ -24,7 +24,7 @@ def rows_of(name):
         SystemExit: A line is not valid JSON.
     """
     path, rows = RESULTS / f"{name}.jsonl", []
-    for number, text in enumerate(path.read_bytes().removesuffix(b"\n").split(b"\n"), start=1):
+    for number, text in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             row = json.loads(text)
         except ValueError:

@@ -279,14 +279,16 @@ def trees_as_lines(lines, name, golds=None):
     Args:
         lines: Lines of the file.
         name: Name of the file for error messages.
-        golds: List of gold lines, if the lines are parses. If both files have the same number of lines, apart from
-            trailing blank lines, each line is a sentence, so an unbalanced parse does not affect other sentences.
+        golds: List of gold lines, if the lines are parses. If both files have the same number of lines, with or
+            without trailing blank lines, each line is a sentence. An unbalanced parse then does not affect other
+            sentences.
 
     Raises:
         UserError: A tree that spans several lines is malformed.
     """
     lines = list(lines)
-    if golds is not None and _end(golds, lines) <= min(len(golds), len(lines)) or all(map(_is_balanced, lines)):
+    same_length = golds is not None and (len(golds) == len(lines) or _end(golds) == _end(lines))
+    if same_length or all(map(_is_balanced, lines)):
         return lines
     return [str(tree) for tree in read_trees(lines, name)]
 

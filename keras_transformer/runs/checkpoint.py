@@ -107,11 +107,13 @@ class Checkpoints:
         """
         lock = self.path / ".averaged.lock"
         with lock_file(lock, wait=True):
-            for stray in self.path.glob(".averaged.*"):
-                if stray != lock:
-                    shutil.rmtree(stray, ignore_errors=True)
-            self._write(self.path / "averaged", {"weights": weights}, state)
-            lock.unlink(missing_ok=True)
+            try:
+                for stray in self.path.glob(".averaged.*"):
+                    if stray != lock:
+                        shutil.rmtree(stray, ignore_errors=True)
+                self._write(self.path / "averaged", {"weights": weights}, state)
+            finally:
+                lock.unlink(missing_ok=True)
 
     def mark_best(self, step, metrics):
         """Record in best.json that the checkpoint at `step` is the best so far, with its metrics."""

@@ -101,13 +101,13 @@ class CheckpointCallback(StepCallback):
                 state = {"evaluation": latest, "from_signal": from_signal}
                 checkpoints.save(step, training_arrays(self.model), state)
                 checkpoints.drop(self.from_signal)
-                if self.written == self.start:  # the first save removes the damaged checkpoints that the run skipped
-                    for skipped in checkpoints.steps():
-                        if skipped > self.start and skipped != step:
-                            checkpoints.drop(skipped)
                 self.from_signal = step if from_signal else None
             if self.is_best(step):
                 checkpoints.mark_best(step, {name: latest[name] for name in BEST if name in latest})
+            # Other checkpoints after the start of this run are damaged, because resuming skipped them.
+            for other in checkpoints.steps():
+                if other > step or self.written == self.start < other < step:
+                    checkpoints.drop(other)
             if self.from_signal is None:
                 checkpoints.prune(self.hparams.keep_checkpoints, step)
         if self.written != step:

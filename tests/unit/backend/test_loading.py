@@ -128,16 +128,13 @@ def test_hidden_packages_cannot_be_imported_inside(monkeypatch):
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_paused_garbage_collection_restores_and_freezes(enabled):
-    before = gc.isenabled(), gc.get_freeze_count()
+def test_paused_garbage_collection_restores_the_state(enabled):
+    before = gc.isenabled()
     try:
         (gc.enable if enabled else gc.disable)()
         with pytest.raises(OSError), loading.paused_garbage_collection():
-            during = gc.isenabled()
-            cycle = []
-            cycle.append(cycle)
+            assert not gc.isenabled()
             raise OSError
-        assert not during and gc.isenabled() == enabled and gc.get_freeze_count() > before[1]
-        assert not any(one is cycle for one in gc.get_objects())  # `get_objects` leaves out frozen objects
+        assert gc.isenabled() == enabled
     finally:
-        (gc.enable if before[0] else gc.disable)()
+        (gc.enable if before else gc.disable)()

@@ -181,6 +181,18 @@ def test_first_save_removes_skipped_checkpoints(checkpointing, steps):
     assert callback.run.checkpoints.steps() == [4, 8, 12]
 
 
+def test_save_removes_a_skipped_best_checkpoint_after_a_new_best(checkpointing):
+    callback = checkpointing({}, start=8, checkpoint_steps=4)
+    checkpoints = callback.run.checkpoints
+    save(checkpoints, 4, 8, 20)
+    checkpoints.mark_best(20, {"loss": 1.0})
+    callback.on_step(12)
+    assert checkpoints.steps() == [4, 8, 12, 20]  # the best checkpoint stays
+    checkpoints.mark_best(12, {"loss": 0.9})
+    callback.on_step(16)
+    assert checkpoints.steps() == [4, 8, 12, 16]
+
+
 def test_patience_counts_evaluations_after_best(tmp_path):
     run = Run(tmp_path, {"hparams": {"patience": 2, "eval_steps": 5}})
     evaluation = types.SimpleNamespace(evaluated=lambda step: step % 5 == 0)
