@@ -400,7 +400,7 @@ def test_by_length_and_by_label_add_up(sample):
     assert sum(one.test * one.precision for one in labels) == pytest.approx(8600)
 
 
-def test_trees_as_lines_joins_trees_despite_trailing_blank_gold_lines():
+def test_trees_as_lines_joins_trees_despite_blank_gold_lines():
     golds = ["(S (A a) (B b))", "(S (A c))", "", "", ""]
     lines = ["(S (A a)", "   (B b))", "(S (A c))"]
     assert [*trees_as_lines(lines, "test", golds)] == ["(S (A a) (B b))", "(S (A c))"]
