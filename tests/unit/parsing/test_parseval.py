@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
-from keras_transformer.parsing.parseval import parseval, trees_as_lines
+from keras_transformer.parsing.parseval import parseval
 from keras_transformer.parsing.sentence_score import score_sentence
 from keras_transformer.utils.errors import UserError
 
@@ -398,9 +398,3 @@ def test_by_length_and_by_label_add_up(sample):
     assert (sum(one.gold for one in labels), sum(one.test for one in labels)) == (98, 95)
     assert sum(one.gold * one.recall for one in labels) == pytest.approx(8600)
     assert sum(one.test * one.precision for one in labels) == pytest.approx(8600)
-
-
-def test_trees_as_lines_joins_trees_despite_blank_gold_lines():
-    golds = ["(S (A a) (B b))", "(S (A c))", "", "", ""]
-    lines = ["(S (A a)", "   (B b))", "(S (A c))"]
-    assert [*trees_as_lines(lines, "test", golds)] == ["(S (A a) (B b))", "(S (A c))"]

@@ -39,3 +39,9 @@ def test_trees_as_lines_rejects_malformed_trees():
         trees_as_lines(["(S (N a))", "(S", "(N b)"], "wsj.mrg")
     with pytest.raises(UserError, match=r"^wsj.mrg:3: '\)' is outside"):
         trees_as_lines(["(S (N a))", "(S (N b))", ") (S (N c))("], "wsj.mrg")
+
+
+def test_trees_as_lines_joins_trees_despite_blank_gold_lines():
+    golds = ["(S (A a) (B b))", "(S (A c))", "", "", ""]
+    lines = ["(S (A a)", "   (B b))", "(S (A c))"]
+    assert [*trees_as_lines(lines, "test", golds)] == ["(S (A a) (B b))", "(S (A c))"]
