@@ -1,5 +1,6 @@
-"""Properties of this machine: CPU cores, processor, and values that Linux reports in /proc."""
+"""Properties of this machine: CPU cores, processor, GPUs, and values that Linux reports in /proc."""
 
+import collections
 import os
 import platform
 import re
@@ -7,6 +8,8 @@ from pathlib import Path
 
 VECTORS = {"amx_bf16": "AMX", "avx512_bf16": "AVX-512 with bfloat16", "avx512f": "AVX-512", "avx2": "AVX2"}
 """Vector instructions of x86 processors, {flag in /proc/cpuinfo: display name}, fastest first."""
+NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
+"""Folder in which the NVIDIA driver describes each GPU in a file `information`."""
 
 
 def usable_cores():
@@ -28,10 +31,17 @@ def cpu_has_bfloat16():
 
 
 def describe_machine():
-    """Return a short description of the machine: cores, processor, vector instructions, system."""
+    """Return a short description of the machine: NVIDIA GPUs, cores, processor, vector instructions, system."""
     name, flags = _processor()
     vectors = next((f" ({label})" for flag, label in VECTORS.items() if flag in flags), "")
-    return f"{os.cpu_count()} × {name}{vectors}, {platform.system()}"
+    gpus = [f"{count} × {gpu}" for gpu, count in collections.Counter(_nvidia_gpus()).items()]
+    return ", ".join([*gpus, f"{os.cpu_count()} × {name}{vectors}", platform.system()])
+
+
+def _nvidia_gpus():
+    """Return the model names of the NVIDIA GPUs that the Linux driver lists in `NVIDIA_GPUS`."""
+    texts = [path.read_text(encoding="utf-8") for path in sorted(NVIDIA_GPUS.glob("*/information"))]
+    return re.findall(r"^Model:\s*(.*)$", "\n".join(texts), re.M)
 
 
 def _processor():
