@@ -213,7 +213,7 @@ def learn(sizes, flags):
     settings, steps = {"raw_dir": flags.raw_dir}, sizes["train_steps"]
     if flags.miniature:
         name, preset, settings = "sort", "toy", {"num_symbols": 5, "longest": 6, "train_pairs": 40}
-    changes = {"eval_steps": steps, "checkpoint_steps": steps, "decode_steps": None}
+    changes = {"eval_steps": steps, "checkpoint_steps": steps, "decode_steps": None, "max_shapes": sizes["max_shapes"]}
     with tempfile.TemporaryDirectory() as folder:
         problem = kt.problem(name, data_dir=f"{folder}/data", **settings).prepare()
         hparams = kt.hparams(preset, train_steps=steps, **changes, **(TINY if flags.miniature else {}))

@@ -126,20 +126,27 @@ def main(arguments):
 
 
 def check_writable(results, output_dir):
-    """Create the file `results` and the folder `output_dir`, unless they are None.
+    """Create the folder of the file `results` and the folder `output_dir`, unless they are None.
 
     Raises:
-        UserError: The file or the folder is not writable.
+        UserError: The file or one of the folders is not writable.
     """
     try:
         if path := results:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            open(path, "ab+").close()
+            if Path(path).exists():
+                open(path, "ab+").close()
+            else:
+                _create_folder(Path(path).parent)
         if path := output_dir:
-            Path(path).mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=path).close()
+            _create_folder(path)
     except OSError as error:
         raise cannot_write(path, error) from None
+
+
+def _create_folder(path):
+    """Create a folder, unless it exists, and raise an `OSError` if it is not writable."""
+    Path(path).mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=path).close()
 
 
 def write_texts(result, folder):

@@ -35,8 +35,10 @@ def atomic_open(path, mode="w"):
     temporary = path if _is_stream(path) else _temporary_name(path)
     file = _open(temporary, mode)
     try:
-        with _renamed_on_success(file, path):
+        with file:
             yield file
+            if temporary != path:
+                _rename(file, path)
     except BaseException:
         if temporary != path:
             temporary.unlink(missing_ok=True)
@@ -66,9 +68,11 @@ def open_partial(path):
             raise UserError(f"another process is writing {partial}; wait for it, or choose another path")
         file.truncate(0)
         try:
-            with _renamed_on_success(file, path):
-                yield file
+            yield file
+            _rename(file, path)
         except BaseException as error:
+            with contextlib.suppress(OSError):
+                file.flush()
             if not partial.stat().st_size:
                 partial.unlink()
             elif isinstance(error, UserError):
@@ -78,16 +82,12 @@ def open_partial(path):
             raise
 
 
-@contextlib.contextmanager
-def _renamed_on_success(file, path):
-    """Close a file at the end of a `with` block. On success, sync it to disk and give it the name `path`."""
-    with file:
-        yield
-        if Path(file.name) != path:
-            file.flush()
-            os.fsync(file.fileno())
-            os.replace(file.name, path)  # before closing, which releases a lock on the file
-            _sync(path.parent)
+def _rename(file, path):
+    """Sync an open file to disk and give it the name `path`. The file stays open and keeps its lock."""
+    file.flush()
+    os.fsync(file.fileno())
+    os.replace(file.name, path)
+    _sync(path.parent)
 
 
 @contextlib.contextmanager

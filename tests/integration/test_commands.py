@@ -370,6 +370,11 @@ def test_translate_names_unwritable_output(home, call, tmp_path, flag):
     assert_only_file(tmp_path)
 
 
+def test_failed_evaluation_leaves_no_empty_results(home, call, tmp_path):
+    call("evaluate", f"--run={home.run}", "--checkpoint=99", f"--results={tmp_path}/rows.jsonl").refused("99")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("flag", ["--results", "--output_dir"])
 def test_evaluate_checks_outputs_before_decoding(home, call, tmp_path, monkeypatch, flag):
     monkeypatch.setattr("keras_transformer.decoding.evaluation.evaluate", None)

@@ -1,6 +1,8 @@
 """Tests of file writing."""
 
+import io
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +30,22 @@ def test_atomic_directory_follows_a_symbolic_link(tmp_path, dangling):
         (folder / "file").write_text("text")
     assert link.is_symlink() and (target / "file").read_text() == "text"
     assert {*tmp_path.iterdir()} == {link, target}
+
+
+def test_open_partial_holds_its_lock_while_it_reports(tmp_path, monkeypatch):
+    path, locked = tmp_path / "out.txt", []
+
+    class Terminal(io.StringIO):
+        def write(self, text):
+            with lock_file(f"{path}.partial") as file:
+                locked.append(file is None)
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    with pytest.raises(KeyboardInterrupt), open_partial(path) as file:
+        file.write("one\n")
+        raise KeyboardInterrupt
+    assert locked and all(locked)
+    assert Path(f"{path}.partial").read_text() == "one\n"
 
 
 def test_open_partial_rejects_a_second_writer(tmp_path):
