@@ -4,18 +4,18 @@
     python benchmarks/serve.py --run=runs/multi30k --clients=64 --seconds=600 --json=docs/results/serve.jsonl
 
 The benchmark starts `python -m keras_transformer.serve` in a process on this machine. Each client sends a sentence of
-the test split, waits for the answer and immediately sends the next sentence. All clients run in the process of the
-benchmark, which shares the cores with the server. `wrong` counts the answers that differ from the output of
+the test split, waits for the answer and immediately sends the next sentence. All clients run in one thread of the
+benchmark's process, which shares the cores with the server. `wrong` counts the answers that differ from the output of
 `Translator`. Latencies are measured from request to answer, in milliseconds. The benchmark samples the server's memory
 every ten seconds. `memory_mb` contains two of these samples, one after a tenth of the time and one at the end.
 """
 
+import asyncio
 import http.client
 import json
 import re
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -114,63 +114,125 @@ class Server:
         time to the first line of the answer, both in milliseconds. With `stream`, the server can send the first line
         before it has translated the whole text.
         """
-        first = time.monotonic()
-        latencies, first_lines, wrong, errors = [], [], [], []
+        return asyncio.run(self._load(questions, clients, seconds, stream))
 
-        def client(turn):
-            connection = http.client.HTTPConnection(self._address, timeout=60)
+    async def _load(self, questions, clients, seconds, stream):
+        first = time.monotonic()
+        latencies, first_lines, samples, counts = [], [], [], {"wrong": 0, "errors": 0}
+
+        async def client(turn):
+            connection = Connection(self._address)
             while time.monotonic() < first + seconds:
                 text, expected = questions[turn % len(questions)]
                 turn += clients
                 began = time.monotonic()
                 try:
-                    answer, arrival = translation(connection, text, stream)
-                except (OSError, ValueError, http.client.HTTPException) as error:
-                    errors.append(error)
+                    answer, arrival = await connection.translation(text, stream)
+                except (OSError, ValueError):
+                    counts["errors"] += 1
                     connection.close()  # `connection` reconnects at the next request
                     continue
                 latencies.append(1000 * (time.monotonic() - began))
                 first_lines.append(1000 * (arrival - began))
-                if answer != expected:
-                    wrong.append(text)
+                counts["wrong"] += answer != expected
+            connection.close()
 
-        threads = [threading.Thread(target=client, args=(i,)) for i in range(clients)]
-        for thread in threads:
-            thread.start()
-        samples = []
-        while any(thread.is_alive() for thread in threads):
-            samples.append(self.memory())
-            for thread in threads:
-                thread.join(10 / clients)
-        total, early = time.monotonic() - first, samples[len(samples) // 10]
+        async def sample_memory():
+            while True:
+                samples.append(self.memory())
+                await asyncio.sleep(10)
+
+        sampling = asyncio.create_task(sample_memory())
+        await asyncio.gather(*map(client, range(clients)))
+        sampling.cancel()
+        total, memory = time.monotonic() - first, [samples[len(samples) // 10], self.memory()]
+        per_second = round(len(latencies) / total, 1)
         return {
-            "latencies": latencies, "first_lines": first_lines, "wrong": len(wrong), "errors": len(errors),
-            "sentences_per_second": round(len(latencies) / total, 1), "memory_mb": [early, samples[-1]],
+            "latencies": latencies, "first_lines": first_lines, **counts, "sentences_per_second": per_second,
+            "memory_mb": memory,
         }  # fmt: skip
 
 
-def translation(connection, text, stream=False):
-    """Request the translation of a text. Return the translation and the time at which the first line arrived.
+class Connection:
+    """HTTP connection of a client that uses little processor time, because the client shares the cores with the server.
 
     Args:
-        connection: `HTTPConnection`.
-        text: Text to translate.
-        stream: Whether the server sends each sentence as soon as it is translated.
-
-    Raises:
-        ValueError: The server answered with an error.
+        address: HOST:PORT of the server.
     """
-    # Send "stream" only if it is true: a server that does not support streams (latency.py --baseline) rejects it.
-    body = json.dumps({"texts": [text]} | ({"stream": True} if stream else {})).encode()
-    connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    lines = [response.readline()]
-    first = time.monotonic()
-    lines += response.read().splitlines()
-    answer = json.loads(lines[-1])
-    if "error" in answer:
-        raise ValueError(answer)
-    return answer["translations"][0][0]["text"], first
+
+    def __init__(self, address):
+        self._address, self._streams = address, None
+
+    async def translation(self, text, stream=False):
+        """Request the translation of a text. Return the translation and the time at which the answer began to arrive.
+
+        Args:
+            text: Text to translate.
+            stream: Whether the server sends each sentence as soon as it is translated.
+
+        Raises:
+            ValueError: The server answered with an error.
+            OSError: The connection broke, or there was no answer within a minute.
+        """
+        # Send "stream" only if it is true: a server that does not support streams (latency.py --baseline) rejects it.
+        body = json.dumps({"texts": [text]} | ({"stream": True} if stream else {})).encode()
+        head = f"POST /translate HTTP/1.1\r\nHost: {self._address}\r\nContent-Type: application/json\r\n"
+        request = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        async with asyncio.timeout(60):
+            if not self._streams:
+                self._streams = await asyncio.open_connection(*self._address.split(":"))
+            reader, writer = self._streams
+            writer.write(request)
+            response = await Response.read(reader)
+        answer = json.loads(response.body.splitlines()[-1])
+        if "error" in answer:
+            raise ValueError(answer)
+        return answer["translations"][0][0]["text"], response.arrival
+
+    def close(self):
+        """Close the connection. The next request opens a new one."""
+        if self._streams:
+            self._streams[1].close()
+        self._streams = None
+
+
+class Response:
+    """HTTP response, and the callbacks of the parser that reads it.
+
+    Attributes:
+        body: Content of the response, bytes.
+        arrival: `time.monotonic()` at which the first part of the body arrived.
+    """
+
+    def __init__(self):
+        self.body, self.arrival, self._is_complete = b"", None, False
+
+    @classmethod
+    async def read(cls, reader):
+        """Read a response from an `asyncio.StreamReader`.
+
+        Raises:
+            ConnectionError: The connection ended, or the response is not HTTP.
+        """
+        import httptools
+
+        response = cls()
+        parser = httptools.HttpResponseParser(response)
+        while not response._is_complete:
+            if not (data := await reader.read(1 << 16)):
+                raise ConnectionError("the server closed the connection")
+            try:
+                parser.feed_data(data)
+            except httptools.HttpParserError as error:
+                raise ConnectionError(str(error)) from None
+        return response
+
+    def on_body(self, data):
+        self.arrival = self.arrival or time.monotonic()
+        self.body += data
+
+    def on_message_complete(self):
+        self._is_complete = True
 
 
 if __name__ == "__main__":

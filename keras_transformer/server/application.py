@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import statistics
 from importlib import resources
 from typing import Annotated, Any
 
@@ -11,20 +10,22 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from fastapi_offline import FastAPIOffline
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from keras_transformer import __version__
 from keras_transformer.data.language_tags import tag_texts
-from keras_transformer.decoding.sentences import join_sentences, split_texts
 from keras_transformer.server.batcher import Batcher, QueueFull
 from keras_transformer.server.engines import BATCH_ROWS
 from keras_transformer.server.limits import LimitRequests, Limits
 from keras_transformer.server.metrics import CountRequests, Metrics
 from keras_transformer.server.stream import StreamedObjects, describe_error
+from keras_transformer.server.texts import complete_answer, named_sentences, split_into_sentences, streamed_objects
 from keras_transformer.utils.errors import UserError, texts_named
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
+MAX_INLINE = 1000
+"""Maximum number of characters of a request that the event loop itself tokenizes. A thread tokenizes longer ones."""
 MAX_SHOWN = 100
 """Maximum number of tokens per text for an attention map. The size of a map grows quadratically with the length."""
 
@@ -148,14 +149,18 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
 
     def prepare(texts, to):
         """Return the texts split into sentences, {name: sentence}, and the number of tokens of each sentence."""
-        texts = _split(texts, language, engine)
-        named = _named(texts)
+        texts = split_into_sentences(texts, language, engine)
+        named = named_sentences(texts)
         _check_count(len(named), limits.waiting, "sentences")
         named = dict(zip(named, tag_texts([*named.values()], to, engine.languages)))
         return texts, named, _checked_lengths(engine, named, engine.max_tokens)
 
-    @app.post("/translate", response_model=Translations, responses=STREAM | ERRORS)
-    async def translate(query: TranslateRequest, request: Request):
+    schema = {"content": {"application/json": {"schema": TranslateRequest.model_json_schema()}}, "required": True}
+
+    @app.post(
+        "/translate", response_model=Translations, responses=STREAM | ERRORS, openapi_extra={"requestBody": schema}
+    )
+    async def translate(request: Request):
         r"""Translate texts, each line of a text separately.
 
         A translation has the same lines as its text, separated by \n, without a trailing line break. Blank lines stay
@@ -167,15 +172,18 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         the line in the text and of the sentence in the line. The last line is the complete answer, as without `stream`,
         or an error: {"error": "…", "status": 500}. An error before the first sentence has its usual status and body.
         """
+        query = await _parsed_body(request, TranslateRequest)
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
         _check_count(sum(1 for lines in texts for line in lines if line.strip()), limits.texts, "non-blank lines")
-        texts, named, tokens = await asyncio.to_thread(prepare, texts, query.to)
+        is_short = sum(map(len, query.texts)) <= MAX_INLINE
+        prepared = prepare(texts, query.to) if is_short else await asyncio.to_thread(prepare, texts, query.to)
+        texts, named, tokens = prepared
         items = [(name, sentence, query.nbest) for name, sentence in named.items()]
         if query.stream:
-            objects = _streamed(texts, batcher.queued(items, tokens, limits.seconds, gradually=True))
+            objects = streamed_objects(texts, batcher.queued(items, tokens, limits.seconds, gradually=True))
             return StreamedObjects(await _unless_disconnected(request, anext(objects)), objects)
         outputs = await _unless_disconnected(request, batcher.results(items, tokens, limits.seconds))
-        return JSONResponse(_answer(texts, outputs))
+        return JSONResponse(complete_answer(texts, outputs))
 
     if engine.shows_attention:
 
@@ -222,6 +230,22 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
     return app
 
 
+async def _parsed_body(request, model):
+    """Return the body of a request as an instance of a pydantic model. FastAPI's own parsing takes more time.
+
+    Raises:
+        HTTPException: The content type is not JSON. Browsers let pages of other sites send only other content types.
+        RequestValidationError: The body is not JSON, or does not match the model.
+    """
+    if not request.headers.get("content-type", "").startswith("application/json"):
+        raise HTTPException(422, "The Content-Type must be application/json.")
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_context=False)
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in errors]) from None
+
+
 async def _unless_disconnected(request, coroutine):
     """Return the result of a coroutine, or cancel it if the client disconnects.
 
@@ -252,83 +276,6 @@ def _translate(engine, items):
         for i, several in zip(rows, found):
             outputs[i] = several
     return outputs
-
-
-def _split(texts, language, engine):
-    """Return the sentences of the texts as nested lists, `[text][line][sentence]`.
-
-    A blank line has no sentences. Without a language, the whole line counts as one sentence.
-    """
-
-    def split(line):
-        if not line.strip():
-            return []
-        if not language:
-            return [line]
-        return split_texts([line], language, engine.placeholders > 0, engine.languages)[0]
-
-    return [[split(line) for line in lines] for lines in texts]
-
-
-def _named(texts):
-    """Return {name for error messages: sentence}, in order. Texts are numbered from 0, lines and sentences from 1.
-
-    Args:
-        texts: The result of `_split`.
-    """
-    named = {}
-    for i, lines in enumerate(texts):
-        for k, sentences in enumerate(lines, start=1):
-            place = f"texts[{i}]" if len(lines) == 1 else f"line {k} of texts[{i}]"
-            for n, sentence in enumerate(sentences, start=1):
-                named[place if len(sentences) == 1 else f"sentence {n} of {place}"] = sentence
-    return named
-
-
-async def _streamed(texts, queued):
-    """Yield an object for each sentence as soon as it is translated, and finally the complete answer.
-
-    Args:
-        texts: The result of `_split`.
-        queued: Context manager that yields the futures of the outputs.
-    """
-    positions = (
-        [i, k, n] for i, lines in enumerate(texts) for k, sentences in enumerate(lines) for n in range(len(sentences))
-    )
-    with queued as futures:
-        for position, future in zip(positions, futures):
-            yield {"position": position, "translations": [one._asdict() for one in await future]}
-        yield _answer(texts, [future.result() for future in futures])
-
-
-def _answer(texts, outputs):
-    """Return the content of the answer to a translation request.
-
-    Args:
-        texts: The result of `_split`.
-        outputs: The outputs of each sentence.
-    """
-    outputs = iter(outputs)
-    return {"translations": [_joined(lines, outputs) for lines in texts]}
-
-
-def _joined(lines, outputs):
-    """Return the translations of a text, best first, each joined from one translation per sentence.
-
-    Args:
-        lines: The sentences of each line of the text.
-        outputs: Iterator over the outputs of the sentences of this text and of later texts.
-    """
-    found = [[next(outputs) for _ in sentences] for sentences in lines]
-    joined = []
-    for n in range(max((len(several) for line in found for several in line), default=1)):
-        # Repeat the last translation of a sentence that has fewer translations than others.
-        best = [[several[min(n, len(several) - 1)] for several in line] for line in found]
-        scores = [one.score for line in best for one in line] or [0.0]
-        score = None if None in scores else statistics.fmean(scores)
-        text = "\n".join(join_sentences([one.text for one in line]) for line in best)
-        joined.append({"text": text, "score": score})
-    return joined
 
 
 def _check_count(count, limit, what):

@@ -1,0 +1,82 @@
+"""Sentences of a request's texts, and the answer put together from their translations."""
+
+import statistics
+
+from keras_transformer.decoding.sentences import join_sentences, split_texts
+
+
+def split_into_sentences(texts, language, engine):
+    """Return the sentences of the texts as nested lists, `[text][line][sentence]`.
+
+    A blank line has no sentences. Without a language, the whole line counts as one sentence.
+    """
+
+    def split(line):
+        if not line.strip():
+            return []
+        if not language:
+            return [line]
+        return split_texts([line], language, engine.placeholders > 0, engine.languages)[0]
+
+    return [[split(line) for line in lines] for lines in texts]
+
+
+def named_sentences(texts):
+    """Return {name for error messages: sentence}, in order. Texts are numbered from 0, lines and sentences from 1.
+
+    Args:
+        texts: The result of `split_into_sentences`.
+    """
+    named = {}
+    for i, lines in enumerate(texts):
+        for k, sentences in enumerate(lines, start=1):
+            place = f"texts[{i}]" if len(lines) == 1 else f"line {k} of texts[{i}]"
+            for n, sentence in enumerate(sentences, start=1):
+                named[place if len(sentences) == 1 else f"sentence {n} of {place}"] = sentence
+    return named
+
+
+async def streamed_objects(texts, queued):
+    """Yield an object for each sentence as soon as it is translated, and finally the complete answer.
+
+    Args:
+        texts: The result of `split_into_sentences`.
+        queued: Context manager that yields the futures of the outputs.
+    """
+    positions = (
+        [i, k, n] for i, lines in enumerate(texts) for k, sentences in enumerate(lines) for n in range(len(sentences))
+    )
+    with queued as futures:
+        for position, future in zip(positions, futures):
+            yield {"position": position, "translations": [one._asdict() for one in await future]}
+        yield complete_answer(texts, [future.result() for future in futures])
+
+
+def complete_answer(texts, outputs):
+    """Return the content of the answer to a translation request.
+
+    Args:
+        texts: The result of `split_into_sentences`.
+        outputs: The outputs of each sentence.
+    """
+    outputs = iter(outputs)
+    return {"translations": [_joined(lines, outputs) for lines in texts]}
+
+
+def _joined(lines, outputs):
+    """Return the translations of a text, best first, each joined from one translation per sentence.
+
+    Args:
+        lines: The sentences of each line of the text.
+        outputs: Iterator over the outputs of the sentences of this text and of later texts.
+    """
+    found = [[next(outputs) for _ in sentences] for sentences in lines]
+    joined = []
+    for n in range(max((len(several) for line in found for several in line), default=1)):
+        # Repeat the last translation of a sentence that has fewer translations than others.
+        best = [[several[min(n, len(several) - 1)] for several in line] for line in found]
+        scores = [one.score for line in best for one in line] or [0.0]
+        score = None if None in scores else statistics.fmean(scores)
+        text = "\n".join(join_sentences([one.text for one in line]) for line in best)
+        joined.append({"text": text, "score": score})
+    return joined
