@@ -118,7 +118,7 @@ class Server:
 
     async def _load(self, questions, clients, seconds, stream):
         first = time.monotonic()
-        latencies, first_lines, samples, counts = [], [], [], {"wrong": 0, "errors": 0}
+        latencies, first_lines, answers, errors, samples = [], [], [], [], []
 
         async def client(turn):
             connection = Connection(self._address)
@@ -127,14 +127,14 @@ class Server:
                 turn += clients
                 began = time.monotonic()
                 try:
-                    answer, arrival = await connection.translation(text, stream)
-                except (OSError, ValueError):
-                    counts["errors"] += 1
+                    response = await connection.request(text, stream)
+                except OSError as error:
+                    errors.append(error)
                     connection.close()  # `connection` reconnects at the next request
                     continue
                 latencies.append(1000 * (time.monotonic() - began))
-                first_lines.append(1000 * (arrival - began))
-                counts["wrong"] += answer != expected
+                first_lines.append(1000 * (response.arrival - began))
+                answers.append((response, expected))  # compared later, to leave the cores to the server
             connection.close()
 
         async def sample_memory():
@@ -146,10 +146,10 @@ class Server:
         await asyncio.gather(*map(client, range(clients)))
         sampling.cancel()
         total, memory = time.monotonic() - first, [samples[len(samples) // 10], self.memory()]
-        per_second = round(len(latencies) / total, 1)
         return {
-            "latencies": latencies, "first_lines": first_lines, **counts, "sentences_per_second": per_second,
-            "memory_mb": memory,
+            "latencies": latencies, "first_lines": first_lines, "errors": len(errors), "memory_mb": memory,
+            "wrong": sum(response.translation() != expected for response, expected in answers),
+            "sentences_per_second": round(len(latencies) / total, 1),
         }  # fmt: skip
 
 
@@ -163,16 +163,15 @@ class Connection:
     def __init__(self, address):
         self._address, self._streams = address, None
 
-    async def translation(self, text, stream=False):
-        """Request the translation of a text. Return the translation and the time at which the answer began to arrive.
+    async def request(self, text, stream=False):
+        """Request the translation of a text. Return the `Response`.
 
         Args:
             text: Text to translate.
             stream: Whether the server sends each sentence as soon as it is translated.
 
         Raises:
-            ValueError: The server answered with an error.
-            OSError: The connection broke, or there was no answer within a minute.
+            OSError: The connection broke, there was no answer within a minute, or its status was not 200.
         """
         # Send "stream" only if it is true: a server that does not support streams (latency.py --baseline) rejects it.
         body = json.dumps({"texts": [text]} | ({"stream": True} if stream else {})).encode()
@@ -183,11 +182,7 @@ class Connection:
                 self._streams = await asyncio.open_connection(*self._address.split(":"))
             reader, writer = self._streams
             writer.write(request)
-            response = await Response.read(reader)
-        answer = json.loads(response.body.splitlines()[-1])
-        if "error" in answer:
-            raise ValueError(answer)
-        return answer["translations"][0][0]["text"], response.arrival
+            return await Response.read(reader)
 
     def close(self):
         """Close the connection. The next request opens a new one."""
@@ -212,7 +207,7 @@ class Response:
         """Read a response from an `asyncio.StreamReader`.
 
         Raises:
-            ConnectionError: The connection ended, or the response is not HTTP.
+            ConnectionError: The connection ended, the response is not HTTP, or its status is not 200.
         """
         import httptools
 
@@ -225,7 +220,14 @@ class Response:
                 parser.feed_data(data)
             except httptools.HttpParserError as error:
                 raise ConnectionError(str(error)) from None
+        if parser.get_status_code() != 200:
+            raise ConnectionError(response.body.decode())
         return response
+
+    def translation(self):
+        """Return the translation in the body, or None if a streamed body ends with an error."""
+        answer = json.loads(self.body.splitlines()[-1])
+        return None if "error" in answer else answer["translations"][0][0]["text"]
 
     def on_body(self, data):
         self.arrival = self.arrival or time.monotonic()
