@@ -9,7 +9,7 @@ Workloads:
 
 - `rate`: rate of products of two large square matrices in bfloat16 and float32, in TFLOP/s.
 - `train`: speed of `base` and `big` in bfloat16 with Keras' `fit` on `TokenBatches` of random tokens. Sentence lengths
-  are as in WMT ("wmt") or all equal ("fixed"). `utilisation` is the rate of the model's matrix products, including
+  are as in WMT ("wmt") or all equal ("fixed"). `utilization` is the rate of the model's matrix products, including
   padding, as a share of `rate`.
 - `phases`: time in seconds of the forward pass alone and of the whole update, for one batch on the device.
 - `program`: number of matrix products of each data type, number of host transfers and number of copies in an update of
@@ -261,7 +261,7 @@ def page(rows):
         names = [name for name in own[0] if name not in skipped]
         table = [[text_of(row[name]) for name in names] for row in own]
         if workload == "train" and tflops:
-            names.append("utilisation")
+            names.append("utilization")
             for cells, row in zip(table, own):
                 cells.append(f"{row['products_tflops'] / tflops:.1%}")
         head = [" | ".join(names), " | ".join("---" for _ in names)]

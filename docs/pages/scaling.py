@@ -5,6 +5,8 @@ from pages.tables import backend, bars, curves, table
 
 BEFORE_POOLS = ("5d67265d50aa", "5d1e77149c54", "853a7365bc04+")
 """Commits of runs whose batches were not yet mixed in pools."""
+PAPER_UPDATES = {"base": 100_000, "big": 300_000}
+"""Numbers of updates in the paper (§5.2)."""
 
 
 def plan_costs(rows):
@@ -84,6 +86,19 @@ def compiled_program(rows):
         "fusions": "{fusions:,}", "operations, XLA": "{flops:.1e}", "operations, formula": "{model_flops:.1e}",
         "arguments, MB": "{argument_mb:,.0f}", "reused, MB": "{aliased_mb:,.0f}",
         "temporary, MB": "{temporary_mb:,.0f}",
+    })  # fmt: skip
+
+
+def gpu_training(rows):
+    """Return a table of the training speed on a GPU."""
+    (rate,) = (row["bfloat16_tflops"] for row in rows if row["workload"] == "rate")
+    return table([row for row in rows if row["workload"] == "train"], {
+        "hparams": "{hparams}", "time per update, ms": lambda row: f"{1000 * row['seconds_per_update']:.1f}",
+        "target tokens/s": "{target_tokens_per_second:,.0f}", "TFLOP/s": "{products_tflops:.0f}",
+        "utilization": lambda row: f"{row['products_tflops'] / rate:.0%}", "memory, MB": "{peak_device_memory_mb:,}",
+        "the paper's updates, hours": lambda row: (
+            f"{row['seconds_per_update'] * PAPER_UPDATES[row['hparams']] / 3600:.1f}"
+        ),
     })  # fmt: skip
 
 

@@ -216,7 +216,7 @@ def test_gpu_report_measures_every_workload_in_miniature(rows_of, tmp_path):
     assert by_workload["program"]["products"]["f32"] == 1  # the mean logits for label smoothing
     assert by_workload["decode"]["output_tokens"] == 4 * 6 and by_workload["learn"]["updates"] == 2
     page = (tmp_path / "page.md").read_text()
-    assert all(f"## {workload}" in page for workload in by_workload) and "| utilisation |" in page
+    assert all(f"## {workload}" in page for workload in by_workload) and "| utilization |" in page
 
 
 @pytest.mark.skipif(THIS != "jax", reason="only JAX compiles each shape")
