@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent / "engines"))
 
 VOCAB_SIZE = 37_000
 WORKLOADS = ("rate", "train", "phases", "program", "decode", "learn")
+LENGTHS = ("wmt", "fixed")
 FULL = {
     "side": 8192, "models": ("base", "big"), "base": {}, "big": {}, "batch_tokens": 25_000, "length": 32, "updates": 60,
     "max_shapes": 8, "vocab_size": VOCAB_SIZE, "sentences": 512, "output_length": 30, "train_steps": 1500,
@@ -52,13 +53,14 @@ MINIATURE = {
 def main(arguments):
     parser = Parser(__doc__)
     parser.add_names("--workloads", WORKLOADS, list(WORKLOADS))
+    parser.add_names("--lengths", LENGTHS, list(LENGTHS), "sentence lengths for `train`, default all")
     parser.add_argument("--miniature", action="store_true", help="tiny models, to check the program on a CPU")
     parser.add_argument("--page", metavar="FILE", help="Markdown file for the tables of the report")
     parser.add_argument("--raw_dir", help="folder of Multi30k (default: train on toy_ende instead)")
     flags = parser.parse_args(arguments)
     sizes, rows = MINIATURE if flags.miniature else FULL, []
     for workload in flags.workloads:
-        for case in cases(workload, sizes):
+        for case in cases(workload, sizes, flags.lengths):
             began = time.monotonic()
             if workload == "learn":
                 case = (flags,)
@@ -70,10 +72,10 @@ def main(arguments):
         Path(flags.page).write_text(page(rows), encoding="utf-8")
 
 
-def cases(workload, sizes):
+def cases(workload, sizes, lengths):
     """Return a list of argument tuples, one per call of a workload's function. The tuples do not contain `sizes`."""
     if workload == "train":
-        return [(name, lengths) for name in sizes["models"] for lengths in ("wmt", "fixed")]
+        return [(name, kind) for name in sizes["models"] for kind in lengths]
     if workload == "phases":
         return [(name,) for name in sizes["models"]]
     return [()]

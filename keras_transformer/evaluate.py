@@ -133,10 +133,11 @@ def check_writable(results, output_dir):
     """
     try:
         if path := results:
-            if Path(path).exists():
-                open(path, "ab+").close()
+            file = Path(path).resolve()
+            if file.exists():
+                open(file, "ab+").close()
             else:
-                _create_folder(Path(path).parent)
+                _create_folder(file.parent)
         if path := output_dir:
             _create_folder(path)
     except OSError as error:

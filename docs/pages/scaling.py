@@ -90,12 +90,14 @@ def compiled_program(rows):
 
 
 def gpu_training(rows):
-    """Return a table of the training speed on a GPU."""
-    (rate,) = (row["bfloat16_tflops"] for row in rows if row["workload"] == "rate")
-    return table([row for row in rows if row["workload"] == "train"], {
+    """Return a table of the training speed on GPUs, with sentences of equal lengths."""
+    rates = {row["machine"]: row["bfloat16_tflops"] for row in rows if row["workload"] == "rate"}
+    rows = [row for row in rows if row["workload"] == "train" and row["lengths"] == "fixed" and not row["miniature"]]
+    return table(rows, {
         "hparams": "{hparams}", "time per update, ms": lambda row: f"{1000 * row['seconds_per_update']:.1f}",
         "target tokens/s": "{target_tokens_per_second:,.0f}", "TFLOP/s": "{products_tflops:.0f}",
-        "utilization": lambda row: f"{row['products_tflops'] / rate:.0%}", "memory, MB": "{peak_device_memory_mb:,}",
+        "utilization": lambda row: f"{row['products_tflops'] / rates[row['machine']]:.0%}",
+        "memory, MB": "{peak_device_memory_mb:,}",
         "the paper's updates, hours": lambda row: (
             f"{row['seconds_per_update'] * PAPER_UPDATES[row['hparams']] / 3600:.1f}"
         ),

@@ -12,6 +12,7 @@ from fastapi.staticfiles import StaticFiles
 from fastapi_offline import FastAPIOffline
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.requests import ClientDisconnect
 
 from keras_transformer import __version__
 from keras_transformer.data.language_tags import tag_texts
@@ -24,7 +25,7 @@ from keras_transformer.server.texts import complete_answer, named_sentences, spl
 from keras_transformer.utils.errors import UserError, texts_named
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; img-src data:"
-MAX_INLINE = 1000
+MAX_INLINE_CHARACTERS = 1000
 """Maximum number of characters of a request that the event loop itself tokenizes. A thread tokenizes longer ones."""
 MAX_SHOWN = 100
 """Maximum number of tokens per text for an attention map. The size of a map grows quadratically with the length."""
@@ -175,7 +176,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         query = await _parsed_body(request, TranslateRequest)
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
         _check_count(sum(1 for lines in texts for line in lines if line.strip()), limits.texts, "non-blank lines")
-        is_short = sum(map(len, query.texts)) <= MAX_INLINE
+        is_short = sum(map(len, query.texts)) <= MAX_INLINE_CHARACTERS
         prepared = prepare(texts, query.to) if is_short else await asyncio.to_thread(prepare, texts, query.to)
         texts, named, tokens = prepared
         items = [(name, sentence, query.nbest) for name, sentence in named.items()]
@@ -234,13 +235,16 @@ async def _parsed_body(request, model):
     """Return the body of a request as an instance of a pydantic model. FastAPI's own parsing takes more time.
 
     Raises:
-        HTTPException: The content type is not JSON. Browsers let pages of other sites send only other content types.
+        HTTPException: The content type is not JSON, or the client disconnected. A web page from another site cannot
+            send the content type of JSON, so the check blocks requests from such pages.
         RequestValidationError: The body is not JSON, or does not match the model.
     """
-    if not request.headers.get("content-type", "").startswith("application/json"):
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise HTTPException(422, "The Content-Type must be application/json.")
     try:
         return model.model_validate_json(await request.body())
+    except ClientDisconnect:
+        raise HTTPException(499, "The client disconnected.") from None
     except ValidationError as error:
         errors = error.errors(include_url=False, include_context=False)
         raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in errors]) from None

@@ -73,11 +73,12 @@ def open_partial(path):
         except BaseException as error:
             with contextlib.suppress(OSError):
                 file.flush()
-            if not partial.stat().st_size:
+            size = partial.stat().st_size if partial.exists() else None  # None: already renamed
+            if size == 0:
                 partial.unlink()
-            elif isinstance(error, UserError):
+            elif size and isinstance(error, UserError):
                 raise UserError(f"{error}; the output so far is in {partial}") from None
-            else:
+            elif size:
                 print(f"the output so far is in {partial}", file=sys.stderr)
             raise
 

@@ -143,6 +143,27 @@ def test_api_describes_line_breaks(url):
     assert "each line of a text separately" in description and "same lines as its text, separated by \\n" in description
 
 
+def test_api_describes_the_request_body(url):
+    body = ask(url, "/openapi.json").content["paths"]["/translate"]["post"]["requestBody"]
+    schema = body["content"]["application/json"]["schema"]
+    assert body["required"] and schema["required"] == ["texts"]
+    assert set(schema["properties"]) == {"texts", "nbest", "to", "stream"}
+
+
+def test_long_texts_are_prepared_in_a_thread(url, monkeypatch):
+    threads = []
+
+    async def to_thread(function, *arguments):
+        threads.append(function)
+        return function(*arguments)
+
+    monkeypatch.setattr("keras_transformer.server.application.asyncio.to_thread", to_thread)
+    assert ask(url, body={"texts": ["one"]}).outputs == [[("eno", 0)]] and not threads
+    monkeypatch.setattr("keras_transformer.server.application.MAX_INLINE_CHARACTERS", 2)
+    assert ask(url, body={"texts": ["one"]}).outputs == [[("eno", 0)]] and len(threads) == 1
+    ask(url, body={"texts": ["a", "a " * 20]}).refused(422, "texts[1] must have at most 20 tokens")
+
+
 def test_attention_and_tree_paths_depend_on_engine(url):
     paths = ask(url, "/openapi.json").content["paths"]
     assert "/attention" not in paths and "/tree" not in paths
@@ -232,9 +253,14 @@ def test_unknown_path_is_an_error_response(url, path, status):
     ask(url, path).refused(status)
 
 
-def test_translate_requires_json_content_type(url):
-    with raw_request(url, "Content-Length: 15", "Connection: close", body=b'{"texts":["a"]}') as plain:
-        assert plain.recv(4096).startswith(b"HTTP/1.1 422 ")
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [("", 422), ("text/plain", 422), ("application/jsonl", 422), ("Application/JSON; charset=utf-8", 200)],
+)
+def test_translate_requires_json_content_type(url, kind, status):
+    headers = [f"Content-Type: {kind}"] if kind else []
+    with raw_request(url, *headers, "Content-Length: 15", "Connection: close", body=b'{"texts":["a"]}') as answer:
+        assert answer.recv(4096).startswith(b"HTTP/1.1 %d " % status)
 
 
 def test_faulty_text_does_not_affect_others(url, engine, pool):
@@ -294,6 +320,12 @@ def test_disconnected_client_leaves_queue(url, engine, pool):
     assert first.result().outputs == [[("tsrif", 0)]] and other.result().outputs == [[("rehto", 0)]]
     assert not any("gone" in batch for batch in engine.batches)
     assert metrics(url)["requests_total", "/translate", "499"] == 1
+
+
+def test_client_may_disconnect_before_the_end_of_its_body(url):
+    with raw_request(url, "Content-Type: application/json", "Content-Length: 99", body=b"{"):
+        pass
+    wait_for(lambda: metrics(url).get(("requests_total", "/translate", "499")) == 1)
 
 
 def test_incomplete_body_gets_408(engine):
