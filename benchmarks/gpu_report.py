@@ -37,6 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent / "engines"))
 VOCAB_SIZE = 37_000
 WORKLOADS = ("rate", "train", "phases", "program", "decode", "learn")
 LENGTHS = ("wmt", "fixed")
+"""Sentence lengths for `train`."""
 FULL = {
     "side": 8192, "models": ("base", "big"), "base": {}, "big": {}, "batch_tokens": 25_000, "length": 32, "updates": 60,
     "max_shapes": 8, "vocab_size": VOCAB_SIZE, "sentences": 512, "output_length": 30, "train_steps": 1500,
