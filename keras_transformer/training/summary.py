@@ -171,5 +171,8 @@ def _devices(model, distribution, options, workers):
     backend = keras.backend.backend()
     yield f"{devices}; {backend}, {options.precision}, {compiled}{remat}"
     # On CPUs, JAX multiplies matrices in bfloat16 no faster than in float32.
-    if backend == "tensorflow" and options.precision == "float32" and on_cpu() and cpu_has_bfloat16():
-        yield "this CPU has bfloat16 instructions: --precision=bfloat16 is faster"
+    if backend == "tensorflow" and on_cpu():
+        if options.precision == "float32" and cpu_has_bfloat16():
+            yield "this CPU has bfloat16 instructions: --precision=bfloat16 is faster"
+        if options.precision == "bfloat16" and cpu_has_bfloat16() is False:
+            yield "this CPU has no bfloat16 instructions: --precision=float32 is faster"

@@ -26,8 +26,9 @@ def proc_entries(path):
 
 
 def cpu_has_bfloat16():
-    """Return whether Linux reports that the CPU has bfloat16 instructions. On other operating systems, return False."""
-    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(_processor()[1])
+    """Return whether the CPU has bfloat16 instructions, or None if the operating system is not Linux."""
+    flags = _processor()[1]
+    return not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(flags) if flags else None
 
 
 def describe_machine():

@@ -1,5 +1,7 @@
 """Description of the machine."""
 
+import pytest
+
 from keras_transformer.utils import machine
 
 
@@ -15,3 +17,9 @@ def test_machine_names_its_gpus(tmp_path, monkeypatch):
 def test_machine_without_gpus_begins_with_its_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "NVIDIA_GPUS", tmp_path / "missing")
     assert machine.describe_machine().split(" ")[0].isdigit()
+
+
+@pytest.mark.parametrize("flags, expected", [(["fpu", "avx512_bf16"], True), (["fpu", "avx2"], False), ([], None)])
+def test_bfloat16_is_unknown_without_processor_flags(monkeypatch, flags, expected):
+    monkeypatch.setattr(machine, "_processor", lambda: ("name", flags))
+    assert machine.cpu_has_bfloat16() is expected
