@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 JAX = .venv-jax/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
-EXPERIMENTS = $(addprefix reproduce-,multi30k length_penalty table3 extrapolation parsing tiny_plus \
+EXPERIMENTS = $(addprefix reproduce-,multi30k length_penalty table3 extrapolation parsing parsing_variants tiny_plus \
     back_translation)
 
 .PHONY: demo install environments test test-slow test-all test-jax soak bench gpu-report $(EXPERIMENTS) docs lint format clean

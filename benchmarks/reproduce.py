@@ -157,6 +157,13 @@ def english_parser(seed):
     return PlannedRun("parsing_english", "parsing_small", seed, overrides, {"vocab_size": 4000}, evaluations)
 
 
+def parser_variant(**changes):
+    """Return a short run of a parser with the given changes of hparams, evaluated only on the validation split."""
+    overrides = {"train_steps": 4000, "eval_steps": 2000, "beam_size": 1, **changes}
+    evaluations = [Evaluation("ema", "validation", {"beam_size": 4})]
+    return PlannedRun("parsing_english", "parsing_small", 1, overrides, {"vocab_size": 4000}, evaluations)
+
+
 def length_penalties(seed):
     """Return a run of `tiny`, evaluated with several exponents of the length penalty."""
     alphas = (0.0, 0.6, 1.0, 1.3, 1.6, 2.0)
@@ -210,6 +217,13 @@ EXPERIMENTS = {
             for seed in (1, 2, 3)
         ),
         *(english_parser(seed) for seed in (1, 2)),
+    ],
+    "parsing_variants": [
+        parser_variant(),
+        parser_variant(model="transformer"),  # without word-aligned heads
+        parser_variant(dropout=0.1),
+        parser_variant(label_smoothing=0.0),
+        parser_variant(word_dropout=0.0),
     ],
     # The setup of Wu et al. (2021) with back-translated captions.
     "back_translation": [published("multi30k_ende_tok", synthetic=BACK)],
