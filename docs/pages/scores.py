@@ -2,7 +2,6 @@
 
 import re
 import statistics
-from pathlib import Path
 
 from pages.tables import backend, bars, by_seed, changes_of, curves, first_per, mean, table
 
@@ -13,11 +12,6 @@ BLEU = {"sacrebleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU"}
 TREES = {
     "f1": "F1", "error_sentences": "errors", "f1_of_all_sentences": "F1 of all sentences", "recall": "recall",
     "precision": "precision", "tagging_accuracy": "tags", "exact_match": "exact",
-}  # fmt: skip
-PARSEVAL = {
-    "F1": "{f1:,.2f}", "F1 of all sentences": "{f1_of_all_sentences:,.2f}", "recall": "{recall:,.2f}",
-    "precision": "{precision:,.2f}", "complete match": "{complete_match:,.2f}", "tags": "{tagging_accuracy:,.2f}",
-    "sentences": "{sentences:,}", "errors": "{errors:,}",
 }  # fmt: skip
 FIGURES = {
     "perplexity, validation": ("validation", "perplexity"), "BLEU, validation": ("validation", "tokenized_bleu"),
@@ -353,41 +347,3 @@ def step_to_better(row):
     changes = {**changed_fields("tiny_plus", row["hparams"]), **row.get("settings", {})}
     added = [f"{name}={value}" for name, value in changes.items() if name not in ("seed", "ema_decay")]
     return "+ " + ", ".join(added) if added else "smaller updates"
-
-
-def parsers(baselines, parts):
-    """Return a table of the F1 of parsers on each part of a test split. In each part, baselines come first."""
-    own = [{**row, "part": Path(row["gold"]).stem, "parser": Path(row["test"]).parent.name} for row in parts]
-    rows = sorted([*baselines, *own], key=lambda row: row["part"])
-    return table(rows, {"treebank": "{part}", "parser": "{parser}", **PARSEVAL})
-
-
-def evaluations(rows):
-    """Return a code block with the `evaluate` commands that added the rows."""
-    programs = dict.fromkeys(" ".join(row["command"]).replace(".py", "", 1) for row in rows)
-    return "\n".join(f"    python -m keras_transformer.{program}" for program in programs)
-
-
-def parser_errors(rows):
-    """Return tables of a parser's scores on each treebank, by sentence length and by label."""
-    figures = {name: PARSEVAL[name] for name in ("F1", "recall", "precision")}
-    more = {name: PARSEVAL[name] for name in ("complete match", "tags")}
-    parts = []
-    for row in rows:
-        lengths = [{"words": words, **scores} for words, scores in row["by_length"].items()]
-        labels = [{"label": label, **scores} for label, scores in row["by_label"].items() if scores["gold"] >= 40]
-        counts = {name: PARSEVAL[name] for name in ("sentences", "errors")}
-        parts += [
-            f"#### {Path(row['gold']).stem}", table(lengths, {"words": "{words}", **counts, **figures, **more}),
-            table(labels, {"label": "{label}", "gold": "{gold:,}", "predicted": "{test:,}", **figures}),
-        ]  # fmt: skip
-    return "\n\n".join(parts)
-
-
-def parsing_speed(rows):
-    """Return a table of parsing speed."""
-    return table(rows, {
-        "sentences": "{sentences:,} of {problem}", "words": "{words:,}", "beam": "{beam_size}",
-        "constraint": "{constraint}", "sentences/s": "{sentences_per_second:.2f}", "whole trees": "{whole_trees:,}",
-        "machine": "{machine}",
-    })  # fmt: skip
