@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from pages.scores import score
 from pages.tables import changes_of, table
 
 PARSEVAL = {
@@ -57,8 +56,8 @@ def parsing_variants(rows):
     def change(row):
         return ", ".join(f"`{name}={value}`" for name, value in changes_of(row).items() if name not in same)
 
+    before, after = ("F1 of all sentences", "F1"), ("recall", "precision", "tags")
     return table(rows, {
-        "change": lambda row: change(row) or "–", "F1 of all sentences": "{f1_of_all_sentences:.2f}",
-        "F1": "{f1:.2f}", "errors": lambda row: score(row, "error_sentences"), "recall": "{recall:.2f}",
-        "precision": "{precision:.2f}", "tags": "{tagging_accuracy:.2f}", "perplexity": "{perplexity:.3f}",
+        "change": lambda row: change(row) or "–", **{name: PARSEVAL[name] for name in before},
+        "errors": "{error_sentences}", **{name: PARSEVAL[name] for name in after}, "perplexity": "{perplexity:.3f}",
     })  # fmt: skip
