@@ -29,7 +29,7 @@ def parsing_semisupervised():
 def parsing_small():
     """Small parsing model for treebanks of about 15,000 sentences, on two CPU cores."""
     return HParams(
-        model="word_aligned_transformer", num_layers=4, d_model=128, d_ff=256, num_heads=4, norm="pre", dropout=0.2,
+        model="word_aligned_transformer", num_layers=4, d_model=128, d_ff=256, num_heads=4, norm="pre", dropout=0.1,
         word_dropout=0.15, warmup_steps=800, ema_decay=0.999, batch_tokens=2048, max_length=200, train_steps=10_000,
         eval_steps=1000, checkpoint_steps=1000, average_last=5, beam_size=4, alpha=0.3, extra_length=250,
     )  # fmt: skip
