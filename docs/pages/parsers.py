@@ -29,7 +29,7 @@ def parser_errors(rows):
     figures = {name: PARSEVAL[name] for name in ("F1", "recall", "precision")}
     more = {name: PARSEVAL[name] for name in ("complete match", "tags")}
     parts = []
-    for row in rows:
+    for row in (row for row in rows if "by_length" in row):
         lengths = [{"words": words, **scores} for words, scores in row["by_length"].items()]
         labels = [{"label": label, **scores} for label, scores in row["by_label"].items() if scores["gold"] >= 40]
         counts = {name: PARSEVAL[name] for name in ("sentences", "errors")}

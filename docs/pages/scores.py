@@ -125,7 +125,7 @@ def summary(multi30k, tiny_plus, parsing, baselines):
         result("tiny_plus", tiny_plus, "multi30k_ende_tok", "tokenized_bleu", checkpoint="ema"),
         *(result("tiny", multi30k, f"multi30k_{pair}", "sacrebleu") for pair in ("ende", "deen", "enfr")),
         {"published": f"{pcfg:.2f}", "source": "PCFG estimated from the same trees", **result(
-            "parsing_small", parsing, "parsing_english", "f1")},
+            "parsing_small", parsing, "parsing_english", "f1", checkpoint="ema")},
     ]  # fmt: skip
     return table([one for one in lines if one["score"]], {
         "problem": "`{problem}`", "test set": "{split}", "recipe": "`{recipe}`", "score": "{score}",
