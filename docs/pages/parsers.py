@@ -25,11 +25,11 @@ def evaluations(rows):
 
 
 def parser_errors(rows):
-    """Return tables of a parser's scores on each treebank, by sentence length and by label."""
+    """Return tables of scores by sentence length and by label, for the rows that contain such scores."""
     figures = {name: PARSEVAL[name] for name in ("F1", "recall", "precision")}
     more = {name: PARSEVAL[name] for name in ("complete match", "tags")}
     parts = []
-    for row in (row for row in rows if "by_length" in row):
+    for row in filter(lambda row: "by_length" in row, rows):
         lengths = [{"words": words, **scores} for words, scores in row["by_length"].items()]
         labels = [{"label": label, **scores} for label, scores in row["by_label"].items() if scores["gold"] >= 40]
         counts = {name: PARSEVAL[name] for name in ("sentences", "errors")}
