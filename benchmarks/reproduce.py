@@ -150,11 +150,11 @@ def extra(synthetic):
     return {"extra_train": synthetic.path} if synthetic else {}
 
 
-def english_parser(seed):
-    """Return the run of a parser. Validation uses beam size 1 to save time. The evaluation uses 21, as in the paper."""
-    evaluations = [Evaluation("ema", "test", {"beam_size": 21})]
+def english_parser(seed, problem="parsing_english", **settings):
+    """Return the run of a parser. Validation uses few beams to save time. The test uses 21, as in the paper."""
+    evaluations = [Evaluation("ema", split, {"beam_size": beams}) for split, beams in (("validation", 4), ("test", 21))]
     overrides = {"eval_steps": 2000, "beam_size": 1}
-    return PlannedRun("parsing_english", "parsing_small", seed, overrides, {"vocab_size": 4000}, evaluations)
+    return PlannedRun(problem, "parsing_small", seed, overrides, {"vocab_size": 4000, **settings}, evaluations)
 
 
 def parser_variant(**changes):
@@ -224,6 +224,11 @@ EXPERIMENTS = {
         parser_variant(dropout=0.2, model="transformer"),  # without word-aligned heads
         parser_variant(word_dropout=0.0),
         parser_variant(label_smoothing=0.0),
+    ],
+    # Automatically parsed trees in addition. docs/reproduce.md describes how to create them.
+    "parsing_semisupervised": [
+        english_parser(seed, "parsing_english_semisupervised", auto_dir="runs/reproduce/auto", gold_share=0.5)
+        for seed in (1, 2)
     ],
     # The setup of Wu et al. (2021) with back-translated captions.
     "back_translation": [published("multi30k_ende_tok", synthetic=BACK)],

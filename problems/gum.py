@@ -3,11 +3,13 @@
 The license is CC BY 4.0 (github.com/amir-zeldes/gum).
 """
 
+import dataclasses
 import functools
 from pathlib import Path
 
 from keras_transformer.config.registry import register_problem
 from keras_transformer.parsing.problem import TreebankProblem
+from keras_transformer.parsing.semisupervised import SemisupervisedTreebank
 from keras_transformer.parsing.treebanks import gum_files, wsj_files
 
 
@@ -38,3 +40,9 @@ class ParsingEnglish(TreebankProblem):
 
     def corpus_files(self):
         return [*super().corpus_files(), Path(self.raw_dir) / "gum" / "splits.md"]
+
+
+@register_problem("parsing_english_semisupervised")
+@dataclasses.dataclass(kw_only=True)
+class ParsingEnglishSemisupervised(SemisupervisedTreebank, ParsingEnglish):
+    """WSJ, GUM and automatically parsed trees (as in §6.3); bracketed trees in --set problem.auto_dir=FOLDER."""
