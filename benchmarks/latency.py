@@ -95,9 +95,9 @@ def main(arguments):
 
 
 def summary(rounds):
-    """Combine the rounds of a workload into latency percentiles, medians of other times and rates, and error counts."""
+    """Combine the rounds of a workload into latency percentiles, medians of `first` and rates, and error counts."""
     latencies = [latency for one in rounds for latency in one["latencies"]]
-    first = [one["first_ms"] for one in rounds if "first_ms" in one]
+    first = [milliseconds for one in rounds for milliseconds in one.get("first", ())]
     return {
         "count": len(latencies), "first_ms": round(statistics.median(first), 1) if first else None,
         **percentiles(latencies), "max_ms": round(max(latencies), 1),
@@ -107,7 +107,10 @@ def summary(rounds):
 
 
 class Latency:
-    """Measurements of the workloads. A result contains `latencies` (in ms) and `per_second` (sentences per second).
+    """Measurements of the workloads.
+
+    A result contains `latencies` and, for most workloads, `first` (both lists of times in ms), and `per_second`
+    (sentences per second). `first` contains the times of first calls or of first lines.
 
     Args:
         flags: The flags of this program.
@@ -142,7 +145,7 @@ class Latency:
         command = [program, self.flags.run, *ENGINES[engine], self.input(self.flags.sentences)]
         first, *others = json.loads(self.output(command, environment))
         return {
-            "latencies": [1000 * seconds for seconds in others], "first_ms": 1000 * first,
+            "latencies": [1000 * seconds for seconds in others], "first": [1000 * first],
             "per_second": len(others) / sum(others),
         }  # fmt: skip
 
@@ -159,7 +162,7 @@ class Latency:
             first = server.load(self.questions[engine], 1, 0.1)["latencies"]
             server.load(self.questions[engine], clients, WARM_UP)
             load = server.load(self.questions[engine], clients, self.flags.seconds)
-        return {"first_ms": first[0], "per_second": load.pop("sentences_per_second"), **load}
+        return {"per_second": load.pop("sentences_per_second"), "first": first[:1], **load}
 
     def started(self, engine, environment):
         name, compilation = ENGINES[engine]
@@ -172,7 +175,7 @@ class Latency:
             server.load([text], 1, WARM_UP, stream)
             load = server.load([text], 1, self.flags.seconds, stream)
         per_second = len(questions) * load.pop("sentences_per_second")
-        return {"first_ms": statistics.median(load.pop("first_lines")), "per_second": per_second, **load}
+        return {"first": load.pop("first_lines"), "per_second": per_second, **load}
 
     def input(self, count):
         """Write the first `count` test sentences to a file, one per line, and return the path of the file."""

@@ -36,6 +36,7 @@ SIZES = {
     "parsing_gum": {"train": 63, "validation": 52, "test": 90},
     "parsing_english": {"train": 309 + 63, "validation": 17 + 52, "test": 6 + 90},
     "parsing_wsj_semisupervised": {"train": 2 * 309 + 63, "validation": 17, "test": 6},
+    "parsing_english_semisupervised": {"train": 2 * (309 + 63) + 63, "validation": 17 + 52, "test": 6 + 90},
     "parsing_icepahc": {"train": 424, "validation": 23, "test": 23},
 }  # fmt: skip
 HPARAMS = kt.HParams(batch_tokens=4096, max_length=40)
