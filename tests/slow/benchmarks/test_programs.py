@@ -247,7 +247,7 @@ def test_serve_counts_wrong_answers(rows_of, home, monkeypatch):
 
 
 def test_latency_compares_medians_of_all_requests():
-    """Rounds of different speed: each first line arrives before its answer ends, so its median is smaller too."""
+    """Take `first_ms` and `p50_ms` from the same requests, so that a slow round affects both alike."""
     program = importlib.import_module("latency")
     slow = {"latencies": [9.0], "first": [8.0], "per_second": 1}
     fast = {"latencies": [3.0, 3.0, 3.0], "first": [2.0, 2.0, 2.0], "per_second": 3}
