@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 JAX = .venv-jax/bin
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check
 EXPERIMENTS = $(addprefix reproduce-,multi30k length_penalty table3 extrapolation parsing parsing_variants \
-    parsing_semisupervised tiny_plus back_translation)
+    parsing_auto_trees tiny_plus back_translation)
 
 .PHONY: demo install environments test test-slow test-all test-jax soak bench gpu-report $(EXPERIMENTS) docs lint format clean
 

@@ -5,7 +5,7 @@
 
 | workload | measured calls |
 |---|---|
-| single | `Translator.translate` with one test sentence at a time; `first_ms` is the time of the first call |
+| single | `Translator.translate` with one test sentence at a time; `first_ms` is the median time of the first calls |
 | cold_start | `python -m keras_transformer.translate` with one line, from start to exit |
 | lines_1000 | the same command with 1,000 lines |
 | server_N | requests by N clients, each with one sentence at a time |
@@ -95,7 +95,7 @@ def main(arguments):
 
 
 def summary(rounds):
-    """Combine the rounds of a workload into latency percentiles, medians of `first` and rates, and error counts."""
+    """Combine rounds of a workload into latency percentiles, medians of `first` and of the rates, and error counts."""
     latencies = [latency for one in rounds for latency in one["latencies"]]
     first = [milliseconds for one in rounds for milliseconds in one.get("first", ())]
     return {

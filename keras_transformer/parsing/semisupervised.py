@@ -1,4 +1,4 @@
-"""Base class of the problems that also train on automatically parsed trees (§6.3)."""
+"""Settings of the problems that also train on automatically parsed trees (§6.3)."""
 
 import dataclasses
 import functools
@@ -6,17 +6,21 @@ import math
 from fractions import Fraction
 from pathlib import Path
 
-from keras_transformer.parsing.problem import TreebankProblem
 from keras_transformer.parsing.treebanks import read_treebank
 from keras_transformer.tasks.problem import setting
 from keras_transformer.utils.errors import require
 
 
 @dataclasses.dataclass(kw_only=True)
-class SemisupervisedTreebank(TreebankProblem):
-    """Treebank whose training split also contains automatically parsed trees.
+class SemisupervisedTreebank:
+    """Adds automatically parsed trees to the training split of a `TreebankProblem`.
 
-    In a subclass, this class precedes the problem of the treebank: `class Mine(SemisupervisedTreebank, MyTreebank)`.
+    Combine this class with the problem of a treebank:
+
+        @register_problem("my_treebank_semisupervised")
+        @dataclasses.dataclass(kw_only=True)
+        class MySemisupervisedTreebank(SemisupervisedTreebank, MyTreebank):
+            ...
     """
 
     auto_dir: str | None = setting(

@@ -155,9 +155,13 @@ class Problem:
     @property
     def identity(self) -> list:
         """List of the values that determine the prepared corpus: corpus name, {setting: value} and `raw_dir`."""
+        settings = {}
+        for field in dataclasses.fields(self):
+            if field.metadata.get("of_corpus"):
+                value = getattr(self, field.name)
+                settings[field.name] = str(Path(value).resolve()) if value and field.metadata["is_path"] else value
         raw = str(Path(self.raw_dir).resolve()) if self.raw_dir else None
-        fields = [field for field in dataclasses.fields(self) if field.metadata.get("of_corpus")]
-        return [self.corpus, {field.name: getattr(self, field.name) for field in fields}, raw]
+        return [self.corpus, settings, raw]
 
     @default_log()
     def prepare(self) -> "Problem":

@@ -63,7 +63,8 @@ def test_experiments_name_valid_problems_and_hparams(monkeypatch):
         # `reproduce.py` uses this comparison to find the result rows of a run.
         assert changed_fields(training.preset, hparams) == training.overrides
         usual = {field.name: field.default for field in dataclasses.fields(problem)}
-        assert all(usual[name] != value for name, value in training.settings.items())
+        changed = {name: value for name, value in problem.parameters.items() if value != usual[name]}
+        assert changed == training.settings
 
 
 def test_experiments_have_valid_directory_names(monkeypatch):

@@ -1,5 +1,6 @@
 """Tests of treebanks: the files of each split, real trees and parsing problems."""
 
+import dataclasses
 import itertools
 import random
 
@@ -9,7 +10,8 @@ from helpers.trees import delinearize, spans
 
 from keras_transformer.parsing.linearize import linearize, repaired
 from keras_transformer.parsing.normalize import icelandic, penn, without_empty_icelandic
-from keras_transformer.parsing.problem import sentence_of
+from keras_transformer.parsing.problem import TreebankProblem, sentence_of
+from keras_transformer.parsing.semisupervised import SemisupervisedTreebank
 from keras_transformer.parsing.tree import tree_of, unescaped
 from keras_transformer.parsing.treebanks import gum_files, icepahc_files, part_of_text, read_treebank, wsj_files
 from keras_transformer.tasks.problem import load_problem
@@ -292,3 +294,30 @@ def test_semisupervised_problem_requires_auto_dir(tmp_path):
     for auto, message in said.items():
         problem = load_problem(name, raw_dir=folder, auto_dir=f"{tmp_path}/{auto}")
         assert complaint(problem.auto_trees) == message.format(tmp_path / auto)
+
+
+def test_semisupervised_problem_keeps_settings_of_treebank():
+    @dataclasses.dataclass(kw_only=True)
+    class Treebank(TreebankProblem):
+        vocab_size: int = 8_000
+
+    @dataclasses.dataclass(kw_only=True)
+    class Both(SemisupervisedTreebank, Treebank):
+        pass
+
+    usual = {field.name: field.default for field in dataclasses.fields(Both)}
+    assert (usual["vocab_size"], usual["auto_dir"], usual["gold_share"]) == (8_000, None, 0.0)
+
+
+def test_prepared_directory_follows_absolute_auto_dir(tmp_path, monkeypatch):
+    def prepared_dir(auto_dir):
+        paths = {"raw_dir": tmp_path / "wsj", "data_dir": tmp_path / "data"}
+        return load_problem("parsing_wsj_semisupervised", auto_dir=str(auto_dir), **paths).prepared_dir
+
+    found = set()
+    for name in ("one", "two"):
+        (tmp_path / name / "auto").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / name)
+        assert prepared_dir("auto") == prepared_dir(tmp_path / name / "auto")
+        found.add(prepared_dir("auto"))
+    assert len(found) == 2
