@@ -112,9 +112,10 @@ def validation_logs(*files):
     return "\n\n".join(parts)
 
 
-def summary(multi30k, tiny_plus, parsing, baselines):
+def summary(multi30k, tiny_plus, parsing, auto_trees, baselines, parts):
     """Return a table of the main scores, as means over seeds, next to the scores of other systems."""
     pcfg = next(row["f1"] for row in baselines if (row["part"], row["parser"]) == ("all", "pcfg"))
+    chart = next(row["f1"] for row in parts if row["test"] == "parsed/chart/all.txt")
     lines = [
         *(
             {"published": f"{score:.2f}", "source": SOURCES[problem],
@@ -126,6 +127,8 @@ def summary(multi30k, tiny_plus, parsing, baselines):
         *(result("tiny", multi30k, f"multi30k_{pair}", "sacrebleu") for pair in ("ende", "deen", "enfr")),
         {"published": f"{pcfg:.2f}", "source": "PCFG estimated from the same trees", **result(
             "parsing_small", parsing, "parsing_english", "f1", checkpoint="ema")},
+        {"published": f"{chart:.2f}", "source": "chart parser that parsed the additional text", **result(
+            "parsing_small", auto_trees, "parsing_english_semisupervised", "f1", checkpoint="ema")},
     ]  # fmt: skip
     return table([one for one in lines if one["score"]], {
         "problem": "`{problem}`", "test set": "{split}", "recipe": "`{recipe}`", "score": "{score}",
@@ -175,7 +178,8 @@ def t_of_published(rows):
 def is_recipe(row, preset):
     """Return whether a row is from a run of a preset on all training text. Validation options may differ."""
     changes = {**changed_fields(preset, row["hparams"]), **row.get("settings", {})}
-    return changes.keys() <= {"seed", "extra_train", "vocab_size", "eval_steps", "beam_size"}
+    added = {"extra_train", "auto_dir", "gold_share"}
+    return changes.keys() <= {"seed", "vocab_size", "eval_steps", "beam_size"} | added
 
 
 def engines(rows, multi30k):
