@@ -28,7 +28,7 @@ from keras_transformer.utils.files import atomic_open, cannot_write, check_outpu
 from keras_transformer.utils.machine import describe_machine
 
 RUN_FLAGS = ("checkpoint", "beam_size", "alpha", "extra_length", "no_repeat_ngram", "repetition_penalty",
-             "unconstrained", "output_dir", "samples", "compare", "paper_bleu", "directions")  # fmt: skip
+             "unconstrained", "output_dir", "samples", "paper_bleu", "directions")  # fmt: skip
 """Flags that need `--run`."""
 
 
@@ -55,7 +55,8 @@ def main(arguments):
     parser.add_argument("--by_length", action="store_true", help="print a table of results by sentence length")
     parser.add_argument(
         "--compare", type=user_path, metavar="FILE",
-        help="another system's outputs for the split, plain or compressed, to compare by paired bootstrap",
+        help="another system's outputs (or trees) for the same sentences, plain or compressed, to compare by paired "
+        "bootstrap",
     )  # fmt: skip
     parser.add_argument(
         "--paper_bleu", action="store_true",
@@ -84,8 +85,8 @@ def main(arguments):
         for name in RUN_FLAGS:
             if getattr(flags, name):
                 parser.error(f"--{name} requires --run and cannot be combined with --gold and --test")
-        if flags.gold == flags.test == "-":
-            parser.error("--gold and --test cannot both be stdin")
+        if [flags.gold, flags.test, flags.compare].count("-") > 1:
+            parser.error("only one of --gold, --test and --compare can be stdin")
         return evaluate_trees(flags)
     if not flags.run:
         parser.error("the following arguments are required: --run, or --gold and --test")
@@ -163,17 +164,24 @@ def write_texts(result, folder):
 def evaluate_trees(flags):
     """Score the trees of `--test` against the gold trees of `--gold`, and print EVALB's table.
 
-    Errors in individual sentences go to stderr.
+    `--compare` adds a comparison with other trees. Errors in individual sentences go to stderr.
     """
     from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
-    from keras_transformer.parsing.parseval import parseval, trees_as_lines
+    from keras_transformer.parsing.parseval import RULES, compare_f1, parseval, trees_as_lines
 
-    parameters = Parameters()
+    parameters, comparison = Parameters(), None
     if flags.evalb_params:
         parameters = read_parameters(read_lines(flags.evalb_params, may_be_empty=True), flags.evalb_params)
     golds = trees_as_lines(read_lines(flags.gold), flags.gold)
-    tests = trees_as_lines(read_lines(flags.test, may_be_empty=True), flags.test, golds)
-    result = parseval(golds, tests, parameters, flags.gold, flags.test)
+
+    def score(path):
+        tests = trees_as_lines(read_lines(path, may_be_empty=True), path, golds)
+        return parseval(golds, tests, parameters, flags.gold, path)
+
+    result = score(flags.test)
+    if flags.compare:
+        rules = f"EVALB's rules, {flags.evalb_params}" if flags.evalb_params else RULES
+        comparison = compare_f1(result, score(flags.compare), rules)
     for sentence in result.sentences:
         if sentence.message:
             warn(f"{flags.test}: sentence {sentence.number}: {sentence.message}")
@@ -185,6 +193,8 @@ def evaluate_trees(flags):
         row["by_length"] = {words: part.figures() for words, part in result.by_length().items()}
     if flags.by_label:
         row["by_label"] = {one.label: one.figures() for one in result.by_label()}
+    if comparison:
+        row["comparison"] = {"file": flags.compare, **comparison.figures()}
     if flags.results:
         append_row(
             flags.results, {**row, "command": command(), "commit": git_revision(), "machine": describe_machine()}
@@ -193,6 +203,8 @@ def evaluate_trees(flags):
         report(json.dumps(row, indent=2, ensure_ascii=False))
     else:
         report_trees(result, flags.by_length, flags.by_label)
+        if comparison:
+            report_comparison(comparison, flags.test, flags.compare)
 
 
 def report_trees(result, by_length, by_label):
@@ -243,7 +255,7 @@ def report_text(result, samples, by_length):
     if several:
         report_directions(result)
     if result.comparison:
-        report_comparison(result.comparison, result.compared_with)
+        report_comparison(result.comparison, "this run", result.compared_with)
     if result.table:
         report("\n" + result.table[max(0, result.table.rfind("=== ")) :])
     if by_length or result.comparison or several:
@@ -262,9 +274,9 @@ def report_directions(result):
     report_table(heads, *((name, *_cells((lines[name], *(score.value for score in scores)))) for name, scores in rows))
 
 
-def report_comparison(comparison, file):
-    """Print the `Comparison` of the run with the other system's outputs in `file`."""
-    systems = (("this run", comparison.system), (file, comparison.other))
+def report_comparison(comparison, name, other_name):
+    """Print a `Comparison` of two systems."""
+    systems = ((name, comparison.system), (other_name, comparison.other))
     report_table(
         ("system", comparison.metric, "mean ± 95% interval"),
         *((name, f"{one.score:.2f}", f"{one.mean:.2f} ± {one.interval:.2f}") for name, one in systems),

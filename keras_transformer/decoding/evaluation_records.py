@@ -32,11 +32,7 @@ def summary(result, samples=0):
     if result.part_scores:
         row["directions"] = {name: _named(scores) for name, scores in result.part_scores.items()}
     if result.comparison:
-        row["comparison"] = {
-            "file": result.compared_with,
-            **dataclasses.asdict(result.comparison),
-            "difference": result.comparison.difference,
-        }
+        row["comparison"] = {"file": result.compared_with, **result.comparison.figures()}
     if samples:
         names = ("source", "output", "reference")
         row["samples"] = [dict(zip(names, example)) for example in result.examples()[:samples]]

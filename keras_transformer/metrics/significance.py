@@ -46,6 +46,10 @@ class Comparison:
         """The system's score minus the other system's score."""
         return self.system.score - self.other.score
 
+    def figures(self):
+        """Return all attributes and the difference as a dictionary."""
+        return {**dataclasses.asdict(self), "difference": self.difference}
+
 
 def check_comparable(metric):
     """Raise a `UserError` unless `paired_bootstrap` supports the score named `metric`."""

@@ -270,6 +270,24 @@ def f1_of_counts(matched, gold, test):
     return 200 * matched / np.maximum(gold + test, 1)
 
 
+def compare_f1(system, other, rules=RULES):
+    """Compare the F1 of all sentences of two parsers by paired bootstrap (Koehn 2004).
+
+    Args:
+        system, other: `Parseval`s of the parsers, for the same gold trees. If one has fewer sentences, because trailing
+            blank lines were ignored, the missing sentences have no brackets.
+        rules: Description of the rules for the signature.
+
+    Returns:
+        `Comparison`, with a two-sided p-value.
+    """
+    counts = np.zeros((2, max(len(one.sentences) for one in (system, other)), len(COUNTS)), "int64")
+    for of_system, one in zip(counts, (system, other)):
+        for of_sentence, sentence in zip(of_system, one.sentences):
+            of_sentence[:] = [getattr(sentence, name) for name in COUNTS]
+    return by_resampling(F1_OF_ALL, counts, lambda counts: f1_of_counts(*counts.sum(axis=1).T), rules)
+
+
 def trees_as_lines(lines, name, golds=None):
     """Convert a file of bracketed trees to lines with one sentence each, for `parseval`.
 
@@ -314,13 +332,11 @@ def _is_balanced(line):
 
 def _compare_f1(metric, outputs, others, references):
     parameters = Parameters()
-    counts = np.array(
-        [
-            [[getattr(score_sentence(*pair, parameters), name) for name in COUNTS] for pair in zip(references, texts)]
-            for texts in (outputs, others)
-        ]
+    systems = (
+        Parseval(tuple(score_sentence(*pair, parameters) for pair in zip(references, texts)), parameters)
+        for texts in (outputs, others)
     )
-    return by_resampling(metric, counts, lambda counts: f1_of_counts(*counts.sum(axis=1).T), RULES)
+    return compare_f1(*systems)
 
 
 COMPARISONS[F1_OF_ALL] = _compare_f1

@@ -5,6 +5,7 @@ import functools
 import io
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from helpers import commands
@@ -13,6 +14,7 @@ from helpers.sharing import shared_folder
 import keras_transformer as kt
 from keras_transformer.decoding import evaluation
 from keras_transformer.decoding.translator import Translator
+from keras_transformer.metrics.significance import paired_bootstrap
 from keras_transformer.parsing.parseval import parseval
 from keras_transformer.parsing.tree import read_trees, tree_of
 from keras_transformer.runs.run import Run
@@ -156,6 +158,29 @@ def test_evaluate_reports_by_length_and_label(call, tmp_path):
     assert row["by_label"]["NP"] == {"gold": 1, "test": 0, "recall": 0, "precision": 0, "f1": 0}
 
 
+def test_evaluate_compares_two_parsers(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    gold, wrong, error = "(S (NP (N a)) (VP (V b)))\n", "(S (X (N a)) (VP (V b)))\n", "(S (NP (N a)) (VP (V c)))\n"
+    texts = {"gold": gold * 40, "system": (gold * 2 + wrong + error) * 10, "other": (gold + wrong + error * 2) * 10}
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    files = ("--gold=gold", "--test=system", "--compare=other")
+    row = json.loads(call("evaluate", *files, "--json", "--results=rows").out)
+    assert json.loads(Path("rows").read_text())["comparison"] == row["comparison"]
+    # Each sentence has three gold and three test brackets. A wrong parse matches two of them, an error sentence none.
+    found = row["comparison"]
+    assert found["system"]["score"] == row["f1_of_all_sentences"] == pytest.approx(100 * (3 + 3 + 2) / 12)
+    assert found["difference"] == pytest.approx(100 * (3 + 3 + 2 - 3 - 2) / 12)
+    system, other, golds = (texts[name].splitlines() for name in ("system", "other", "gold"))
+    assert found == {"file": "other", **paired_bootstrap("F1 of all sentences", system, other, golds).figures()}
+    text = call("evaluate", *files).out
+    assert ["other", "41.67"] in [line.split()[:2] for line in text.splitlines()]
+    assert "difference = +25.00, p = 0.0010 by paired bootstrap" in text
+    Path("rules").write_text("DELETE_LABEL X\n")
+    text = call("evaluate", *files, "--evalb_params=rules").out
+    assert text.splitlines()[-1] == "EVALB's rules, rules|bs:1000|seed:12345"
+
+
 @pytest.mark.parametrize(
     "flags, said",
     [
@@ -164,7 +189,10 @@ def test_evaluate_reports_by_length_and_label(call, tmp_path):
         (("--gold=gold", "--test=gold", "--samples=1"), "--samples requires --run"),
         (("--gold=gold", "--test=gold", "--repetition_penalty=2"), "--repetition_penalty requires --run"),
         (("--run=x", "--by_label"), "--by_label needs --gold and --test"),
-        (("--gold=-", "--test=-"), "cannot both be stdin"),
+        (("--gold=-", "--test=-"), "only one of --gold, --test and --compare can be stdin"),
+        (("--gold=gold", "--test=-", "--compare=-"), "only one of --gold, --test and --compare can be stdin"),
+        (("--gold=gold", "--test=gold", "--compare=short"), "gold and short must have the same number of sentences"),
+        (("--gold=gold", "--test=gold", "--compare=nowhere"), "nowhere does not exist"),
         ((), "--run, or --gold and --test"),
         (("--gold=gold", "--test=short"), "gold and short must have the same number of sentences"),
         (("--gold=open", "--test=gold"), "open:1: the tree that begins here is not closed"),
