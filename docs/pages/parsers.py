@@ -18,6 +18,21 @@ def parsers(baselines, parts):
     return table(rows, {"treebank": "{part}", "parser": "{parser}", **PARSEVAL})
 
 
+def comparisons(rows):
+    """Return a table of paired bootstrap tests: F1 of all sentences of two parsers, with 95% confidence intervals."""
+
+    def score(name):
+        return lambda row: "{score:.2f} ± {interval:.2f}".format(**row["comparison"][name])
+
+    return table(rows, {
+        "treebank": lambda row: Path(row["gold"]).stem, "parser": lambda row: Path(row["test"]).parent.name,
+        "F1 of all sentences": score("system"),
+        "other parser": lambda row: Path(row["comparison"]["file"]).parent.name,
+        "other parser's F1": score("other"), "difference": "{comparison[difference]:+.2f}",
+        "p": "{comparison[p_value]:.3f}",
+    })  # fmt: skip
+
+
 def evaluations(rows):
     """Return a code block with the `evaluate` commands that added the rows."""
     programs = dict.fromkeys(" ".join(row["command"]).replace(".py", "", 1) for row in rows)
