@@ -85,8 +85,8 @@ def main(arguments):
         for name in RUN_FLAGS:
             if getattr(flags, name):
                 parser.error(f"--{name} requires --run and cannot be combined with --gold and --test")
-        if [flags.gold, flags.test, flags.compare].count("-") > 1:
-            parser.error("only one of --gold, --test and --compare can be stdin")
+        if [flags.gold, flags.test, flags.compare, flags.evalb_params].count("-") > 1:
+            parser.error("only one of --gold, --test, --compare and --evalb_params can be stdin")
         return evaluate_trees(flags)
     if not flags.run:
         parser.error("the following arguments are required: --run, or --gold and --test")
@@ -176,15 +176,16 @@ def evaluate_trees(flags):
 
     def score(path):
         tests = trees_as_lines(read_lines(path, may_be_empty=True), path, golds)
-        return parseval(golds, tests, parameters, flags.gold, path)
+        result = parseval(golds, tests, parameters, flags.gold, path)
+        for sentence in result.sentences:
+            if sentence.message:
+                warn(f"{path}: sentence {sentence.number}: {sentence.message}")
+        return result
 
     result = score(flags.test)
     if flags.compare:
         rules = f"EVALB's rules, {flags.evalb_params}" if flags.evalb_params else RULES
         comparison = compare_f1(result, score(flags.compare), rules)
-    for sentence in result.sentences:
-        if sentence.message:
-            warn(f"{flags.test}: sentence {sentence.number}: {sentence.message}")
     row = {
         "benchmark": "trees", "gold": flags.gold, "test": flags.test,
         "parameters": flags.evalb_params or "COLLINS.prm", **result.figures(),

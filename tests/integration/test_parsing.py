@@ -14,7 +14,6 @@ from helpers.sharing import shared_folder
 import keras_transformer as kt
 from keras_transformer.decoding import evaluation
 from keras_transformer.decoding.translator import Translator
-from keras_transformer.metrics.significance import paired_bootstrap
 from keras_transformer.parsing.parseval import parseval
 from keras_transformer.parsing.tree import read_trees, tree_of
 from keras_transformer.runs.run import Run
@@ -171,14 +170,25 @@ def test_evaluate_compares_two_parsers(call, tmp_path, monkeypatch):
     found = row["comparison"]
     assert found["system"]["score"] == row["f1_of_all_sentences"] == pytest.approx(100 * (3 + 3 + 2) / 12)
     assert found["difference"] == pytest.approx(100 * (3 + 3 + 2 - 3 - 2) / 12)
-    system, other, golds = (texts[name].splitlines() for name in ("system", "other", "gold"))
-    assert found == {"file": "other", **paired_bootstrap("F1 of all sentences", system, other, golds).figures()}
-    text = call("evaluate", *files).out
+    outcome = call("evaluate", *files)
+    text = outcome.out
+    assert "other: sentence 3: Words unmatch (b|c)" in outcome.err
     assert ["other", "41.67"] in [line.split()[:2] for line in text.splitlines()]
     assert "difference = +25.00, p = 0.0010 by paired bootstrap" in text
     Path("rules").write_text("DELETE_LABEL X\n")
-    text = call("evaluate", *files, "--evalb_params=rules").out
-    assert text.splitlines()[-1] == "EVALB's rules, rules|bs:1000|seed:12345"
+    # The rules ignore X, so a wrong parse has only two test brackets.
+    found = json.loads(call("evaluate", *files, "--evalb_params=rules", "--json").out)["comparison"]
+    assert found["difference"] == pytest.approx(200 * (8 - 5) / (12 + 11))
+    assert found["signature"] == "EVALB's rules, rules|bs:1000|seed:12345"
+
+
+def test_evaluate_compares_sentences_that_one_parser_skips(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("gold").write_text("(S (A a))\n\n")
+    Path("system").write_text("(S (A a))\n\n")
+    Path("other").write_text("(S (A a))\n(S (XX x))\n")
+    found = json.loads(call("evaluate", "--gold=gold", "--test=system", "--compare=other", "--json").out)["comparison"]
+    assert (found["system"]["score"], found["other"]["score"]) == (100, pytest.approx(200 / 3))
 
 
 @pytest.mark.parametrize(
@@ -189,8 +199,11 @@ def test_evaluate_compares_two_parsers(call, tmp_path, monkeypatch):
         (("--gold=gold", "--test=gold", "--samples=1"), "--samples requires --run"),
         (("--gold=gold", "--test=gold", "--repetition_penalty=2"), "--repetition_penalty requires --run"),
         (("--run=x", "--by_label"), "--by_label needs --gold and --test"),
-        (("--gold=-", "--test=-"), "only one of --gold, --test and --compare can be stdin"),
-        (("--gold=gold", "--test=-", "--compare=-"), "only one of --gold, --test and --compare can be stdin"),
+        (("--gold=-", "--test=-"), "--compare and --evalb_params can be stdin"),
+        (
+            ("--gold=gold", "--test=-", "--compare=-"),
+            "--compare and --evalb_params can be stdin",
+        ),
         (("--gold=gold", "--test=gold", "--compare=short"), "gold and short must have the same number of sentences"),
         (("--gold=gold", "--test=gold", "--compare=nowhere"), "nowhere does not exist"),
         ((), "--run, or --gold and --test"),
