@@ -27,8 +27,8 @@ from keras_transformer.tasks.parts import in_directions
 from keras_transformer.utils.files import atomic_open, cannot_write, check_output
 from keras_transformer.utils.machine import describe_machine
 
-RUN_FLAGS = ("checkpoint", "beam_size", "alpha", "extra_length", "no_repeat_ngram", "repetition_penalty",
-             "unconstrained", "output_dir", "samples", "paper_bleu", "directions")  # fmt: skip
+RUN_FLAGS = ("checkpoint", "split", "engine", "beam_size", "alpha", "extra_length", "no_repeat_ngram",
+             "repetition_penalty", "unconstrained", "output_dir", "samples", "paper_bleu", "directions")  # fmt: skip
 """Flags that need `--run`."""
 
 
@@ -83,7 +83,7 @@ def main(arguments):
         if flags.run or not (flags.gold and flags.test):
             parser.error("to score trees in files, use both --gold=FILE and --test=FILE, without --run")
         for name in RUN_FLAGS:
-            if getattr(flags, name):
+            if getattr(flags, name) != parser.get_default(name):
                 parser.error(f"--{name} requires --run and cannot be combined with --gold and --test")
         if [flags.gold, flags.test, flags.compare, flags.evalb_params].count("-") > 1:
             parser.error("only one of --gold, --test, --compare and --evalb_params can be stdin")

@@ -70,7 +70,10 @@ def main(arguments):
     )
     group.add_argument("--remat", action="store_true", help="recompute layers in the backward pass to save memory")
     group.add_argument(
-        "--jit_compile", default="auto", choices=("auto", "on", "off"), help="compile with XLA (default auto)"
+        "--jit_compile",
+        default="auto",
+        choices=("auto", "on", "off"),
+        help="compile updates with XLA, as JAX always does (default auto)",
     )
     flags = parser.parse_args(arguments)
     problem, hparams = read_problem_flags(flags)

@@ -25,6 +25,8 @@ def check_strategy(name, devices=None, jit_compile="auto"):
         )
     if name == "one" and devices not in (None, 1):
         raise UserError(f"--strategy=one needs --devices=1, got --devices={devices}")
+    if backend == "jax" and jit_compile is False:
+        raise UserError("--jit_compile=off needs KERAS_BACKEND=tensorflow, because JAX always compiles updates")
     if name in ("mirrored", "multiworker") and backend == "tensorflow" and jit_compile is True:
         raise UserError(
             f"--jit_compile=on needs --strategy=one: XLA cannot compile the reductions of --strategy={name} on "

@@ -22,10 +22,11 @@ EXACT_MATCH = "exact match"
 TOKENIZERS = ("13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores101", "flores200", "spBLEU-1K", "none")
 """sacreBLEU's tokenizers. `flores101`, `flores200` and `spBLEU-1K` download a SentencePiece model when first used."""
 BY_LANGUAGE = {
-    "zh": "zh", "yue": "zh", "wuu": "zh", "ja": "ja-mecab", "ko": "ko-mecab",
-    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char"),
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"), **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+    **dict.fromkeys("th tha lo lao km khm my mya bur bo bod tib dz dzo".split(), "char"),
 }  # fmt: skip
-"""{language code: tokenizer} for languages that sacreBLEU's default tokenizer, 13a, cannot segment."""
+"""{ISO 639 language code: tokenizer} for languages that sacreBLEU's default tokenizer, 13a, cannot segment."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,14 +84,14 @@ def tokenizer_for(language):
     characters and a warning names the package. The signature of each score names its tokenizer.
 
     Args:
-        language: Code of the language, such as "zh", "zh_TW" or "ja-JP".
+        language: ISO 639 code of the language with two or three letters, such as "zh", "zh_TW" or "zho_Hans".
     """
     language = language.lower().replace("_", "-").split("-")[0]
     tokenize = BY_LANGUAGE.get(language, "13a")
     if _is_missing(tokenize):
         _log.warning(
             "BLEU for %s counts characters, because sacreBLEU's tokenizer %s is missing. Install it with "
-            "pip install 'sacrebleu[%s]'.", language, tokenize, language,
+            "pip install 'sacrebleu[%s]'.", language, tokenize, tokenize.removesuffix("-mecab"),
         )  # fmt: skip
         return "char"
     return tokenize

@@ -72,7 +72,8 @@ GUM_PARTITIONS = {"train": "train", "validation": "dev", "test": "test"}
 def gum_files(folder):
     """Return {split: paths} for the constituency trees of GUM, with the official partition from `splits.md`.
 
-    Documents from Reddit may be missing, because GUM does not distribute their words.
+    Documents from Reddit may be missing, because GUM does not distribute their words. The function skips documents
+    from Reddit with underscores instead of words.
 
     Raises:
         UserError: The folder, `splits.md` or a document is missing.
@@ -94,8 +95,16 @@ def gum_files(folder):
                 f"{missing[0]}, which {folder / 'splits.md'} lists, does not exist. Set --raw_dir "
                 "to the folder of GUM's .ptb files and splits.md."
             )
-        splits[split] = [path for path in paths if path.is_file()]
+        splits[split] = [path for path in paths if path.is_file() and not _is_masked(path)]
     return splits
+
+
+def _is_masked(path):
+    """Return whether a document of GUM is from Reddit and contains underscores instead of words."""
+    if "_reddit_" not in path.name:
+        return False
+    words = re.findall(r"\s([^\s()]+)\)", "\n".join(read_lines(path)))
+    return bool(words) and all(set(word) == {"_"} for word in words)
 
 
 HELD_OUT_SHARE = 0.05

@@ -12,12 +12,11 @@ OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|MemoryError|ba
 
 
 @contextlib.contextmanager
-def memory_errors(options, batch_may_change=True):
+def memory_errors(options):
     """Turn an out-of-memory error in a `with` block into a `UserError` that suggests flags to save memory.
 
     Args:
         options: `TrainOptions`.
-        batch_may_change: Whether to suggest a smaller `batch_tokens`, which cannot change after the first checkpoint.
     """
     try:
         yield
@@ -27,9 +26,11 @@ def memory_errors(options, batch_may_change=True):
         flags = [f"--accumulate={2 * options.accumulate}"]
         flags += ["--remat"] * (not options.remat)
         flags += ["--precision=bfloat16"] * (options.precision == "float32")
-        flags += ["a smaller --batch_tokens"] * batch_may_change
         cause = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": ")
-        raise UserError(f"training ran out of memory ({cause}); try {' or '.join(flags)}") from error
+        raise UserError(
+            f"training ran out of memory ({cause}); try {' or '.join(flags)}, or a smaller --batch_tokens in another "
+            "--output_dir"
+        ) from error
 
 
 def largest_shape(hparams, vocab_size, plan):

@@ -131,7 +131,10 @@ def _memory(hparams, vocab_size, plan, options, distribution):
     )
     free = available_bytes()
     if free is not None and wanted > free:
-        line += f"; only {free / 1e6:,.0f} MB is free: try --accumulate, --remat or a smaller --batch_tokens"
+        line += (
+            f"; only {free / 1e6:,.0f} MB is free: try --accumulate or --remat, or a smaller --batch_tokens in another "
+            "--output_dir"
+        )
     return line
 
 

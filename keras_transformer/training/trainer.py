@@ -176,7 +176,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
     )  # fmt: skip
     began = time.monotonic()
     with (
-        memory_errors(options, batch_may_change=not start),
+        memory_errors(options),
         _compiling_ahead(start, batches, hparams.train_steps - start) as first_callbacks,
         progress_bar("training", hparams.train_steps, start) as progress.advance,
     ):

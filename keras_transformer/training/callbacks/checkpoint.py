@@ -28,7 +28,8 @@ class CheckpointCallback(StepCallback):
         stop: `StopRequest`. After a signal, the callback writes a checkpoint and raises `Interrupted`.
         workers: `Workers`.
         from_signal: Whether the run resumes from a checkpoint written because of a signal. The next save removes that
-            checkpoint, so an interrupted run keeps the same checkpoints as an uninterrupted run.
+            checkpoint, so an interrupted run keeps the same checkpoints as an uninterrupted run. This requires
+            `checkpoint_minutes=0`, because other checkpoints depend on the time.
     """
 
     def __init__(self, start, run, progress, validation, stop, workers, from_signal=False):

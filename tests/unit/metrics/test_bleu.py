@@ -48,13 +48,17 @@ def test_bleu_tokenizer_depends_on_direction():
 
 @pytest.mark.parametrize(
     "language, tokenize",
-    [("zh-TW", "zh"), ("ZH", "zh"), ("th", "char"), ("km", "char"), ("de", "13a"), ("ar", "13a"), ("thv", "13a")],
+    [
+        *((language, "zh") for language in ("zh-TW", "ZH", "zho_Hans", "cmn")),
+        *((language, "char") for language in ("th", "km", "mya")),
+        *((language, "13a") for language in ("de", "ar", "thv")),
+    ],
 )
 def test_bleu_tokenizer_by_language(language, tokenize):
     assert tokenizer_for(language) == tokenize
 
 
-@pytest.mark.parametrize("language, extra", [("ja", "ja"), ("ko_KR", "ko")])
+@pytest.mark.parametrize("language, extra", [("ja", "ja"), ("ko_KR", "ko"), ("jpn_Jpan", "ja"), ("kor", "ko")])
 def test_bleu_tokenizer_names_missing_package(language, extra, caplog, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert tokenizer_for(language) == tokenizer_for(language) == "char"

@@ -109,6 +109,16 @@ def test_gum_uses_official_partition(gum):
         assert words_of(problem, split) == [f"GUM_news_{partition}", f"GUM_bio_{partition}2", *more]
 
 
+def test_gum_skips_documents_with_masked_words(gum):
+    write_trees(gum / "GUM_reddit_train.ptb", ["____", "_"])
+    write_trees(gum / "GUM_reddit_test.ptb", ["red", "_"])
+    write_trees(gum / "GUM_news_dev.ptb", ["____"])  # only documents from Reddit are masked
+    problem = load_problem("parsing_gum", raw_dir=gum)
+    assert words_of(problem, "train") == ["GUM_news_train", "GUM_bio_train2"]
+    assert words_of(problem, "validation") == ["____", "GUM_bio_dev2"]
+    assert words_of(problem, "test") == ["GUM_news_test", "GUM_bio_test2", "red", "_"]
+
+
 @pytest.mark.parametrize("missing", ["GUM_bio_train2.ptb", "GUM_news_test.ptb"])
 def test_gum_names_missing_document(gum, missing):
     (gum / missing).unlink()

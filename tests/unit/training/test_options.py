@@ -29,6 +29,15 @@ def test_options_reject_invalid_values(changes, message):
         kt.TrainOptions(**changes)
 
 
+@pytest.mark.backend
+def test_options_let_only_tensorflow_switch_compilation_off():
+    if keras.backend.backend() == "tensorflow":
+        assert kt.TrainOptions(jit_compile=False).jit_compile is False
+    else:
+        with pytest.raises(kt.UserError, match="--jit_compile=off needs KERAS_BACKEND=tensorflow"):
+            kt.TrainOptions(jit_compile=False)
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_options_map_precisions_to_keras_policies(precision):
     policy = keras.dtype_policies.get(kt.TrainOptions(precision=precision).dtype_policy)
