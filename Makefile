@@ -52,9 +52,9 @@ gpu-report: .venv-jax/.installed
 	KERAS_BACKEND=jax $(JAX)/python benchmarks/gpu_report.py --json=docs/results/gpu.jsonl --page=gpu_report.md \
 		$(if $(RAW_DIR),--raw_dir=$(RAW_DIR))
 
-# The missing rows of an experiment in docs/results/*.jsonl.
+# The missing rows of an experiment in docs/results/*.jsonl, or in the file ROWS=FILE.
 $(EXPERIMENTS): reproduce-%: $(VENV)/.installed
-	$(BIN)/python benchmarks/reproduce.py $* $(if $(RAW_DIR),--raw_dir=$(RAW_DIR))
+	$(BIN)/python benchmarks/reproduce.py $* $(if $(RAW_DIR),--raw_dir=$(RAW_DIR)) $(if $(ROWS),--json=$(ROWS))
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

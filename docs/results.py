@@ -12,11 +12,11 @@ import re
 import sys
 from pathlib import Path
 
-from pages import benchmarks, parsers, scaling, scores, tables
+from pages import benchmarks, parsers, scaling, scores, tables, variations
 
 DOCS = Path(__file__).parent
 PAGES = "results.md", "benchmarks.md", "reliability.md", "scaling.md"
-FUNCTIONS = vars(tables) | vars(scores) | vars(parsers) | vars(benchmarks) | vars(scaling)
+FUNCTIONS = vars(tables) | vars(scores) | vars(variations) | vars(parsers) | vars(benchmarks) | vars(scaling)
 
 
 def page(name, functions=FUNCTIONS):

@@ -5,7 +5,6 @@ import statistics
 
 from pages.tables import backend, bars, by_seed, changes_of, curves, first_per, mean, table
 
-from keras_transformer.config import registry
 from keras_transformer.config.hparams import changed_fields
 
 BLEU = {"sacrebleu": "sacreBLEU", "tokenized_bleu": "tokenized BLEU"}
@@ -17,21 +16,6 @@ FIGURES = {
     "perplexity, validation": ("validation", "perplexity"), "BLEU, validation": ("validation", "tokenized_bleu"),
     "BLEU, test": ("test", "tokenized_bleu"),
 }  # fmt: skip
-PART_OF_TABLE_3 = {
-    "num_heads": "A", "d_k": "B", "num_layers": "C", "d_model": "C", "d_ff": "C", "dropout": "D",
-    "label_smoothing": "D", "positions": "E",
-}  # fmt: skip
-ROW_OF_TABLE_3 = {
-    ("num_heads", 1): "base_h1", ("num_heads", 2): "base_h4", ("num_heads", 8): "base_h16",
-    ("num_heads", 16): "base_h32", ("d_k", 8): "base_dk16", ("d_k", 16): "base_dk32", ("num_layers", 2): "base_n2",
-    ("num_layers", 3): "base_n4", ("num_layers", 6): "base_n8", ("d_model", 64): "base_d256",
-    ("d_model", 256): "base_d1024", ("d_ff", 128): "base_ff1024", ("d_ff", 512): "base_ff4096",
-    ("dropout", 0.0): "base_dropout0", ("label_smoothing", 0.0): "base_smoothing0",
-    ("label_smoothing", 0.2): "base_smoothing02", ("positions", "learned"): "base_learned_positions",
-}  # fmt: skip
-"""For each variation of `tiny_short`, the preset of the corresponding row in the paper."""
-BASE_OF_TABLE_3 = 4.92, 25.8
-"""Perplexity and BLEU of the paper's base model on newstest2013."""
 
 
 def validation_chart(rows):
@@ -163,7 +147,7 @@ def result(recipe, rows, problem, metric, split="test", checkpoint="averaged", *
     flags = "".join(f" --{name}={value}" for name, value in changes.items())
     line = {"problem": problem, "split": split, "recipe": recipe + flags, "score": None}
     if ours:
-        last = [*ours.values()][-1]
+        last = ours[max(ours)]
         line |= {
             "score": f"{METRICS[metric]} {mean([row[metric] for row in ours.values()])}",
             "seeds": len(ours), "time": f"{last['training']['seconds'] / 60:.0f} min", "machine": last["machine"],
@@ -245,71 +229,6 @@ def length_penalty(rows):
         "BLEU": lambda rows: mean([row["tokenized_bleu"] for row in rows]),
         **{f"length ratio, {part['words']}": ratio(i) for i, part in enumerate(rows[0]["by_length"])},
         "seeds": seeds_of,
-    })  # fmt: skip
-
-
-def table3(rows):
-    """Return a table of all variations of `tiny_short`, with the scores of the last checkpoint."""
-    runs = {}
-    for row in rows:
-        if row["checkpoint"]["name"] == "last":
-            runs.setdefault((tuple(changes_of(row).items()), row["seed"]), {})[row["split"]] = row
-    base = runs[(), 1]["validation"]
-    order = sorted((PART_OF_TABLE_3[changes[0][0]] if changes else "", changes, seed) for changes, seed in runs)
-    lines = []
-    for part, changes, seed in order:
-        splits = runs[changes, seed]
-        row = next(iter(splits.values()))
-        found = splits.get("validation")
-        lines.append({
-            "part": part, "changed": ", ".join(f"{field}={value}" for field, value in changes) or "–", **row,
-            "seed": seed,
-            **{head: splits[split][figure] for head, (split, figure) in FIGURES.items() if split in splits},
-            "difference": difference(found is not base and perplexity_and_bleu(found), perplexity_and_bleu(base)),
-            "in_the_paper": difference(paper_figures(changes), BASE_OF_TABLE_3),
-        })  # fmt: skip
-    return table(lines, {
-        "": "{part}", "changed": "{changed}", "backend": backend, "parameters": "{parameters:,}",
-        "updates": "{training[steps]:,}", **{head: f"{{{head}:.2f}}" for head in FIGURES},
-        "Δ": "{difference}", "Δ, paper": "{in_the_paper}", "seed": "{seed}",
-    })  # fmt: skip
-
-
-def perplexity_and_bleu(row):
-    """Return (perplexity, BLEU) of a row. If the row is None or False, return it unchanged."""
-    return row and (row["perplexity"], row["tokenized_bleu"])
-
-
-def paper_figures(changes):
-    """Return (perplexity, BLEU) from the paper's row for a variation, or None if the paper has no such row."""
-    registry.load_catalog()
-    preset = ROW_OF_TABLE_3.get(changes[0]) if len(changes) == 1 else None
-    figures = re.search(r"PPL ([\d.]+), BLEU ([\d.]+)", dict(registry.hparams.describe()).get(preset, ""))
-    return figures and tuple(map(float, figures.groups()))
-
-
-def difference(figures, others):
-    """Return the differences between two lists of numbers as text, or None if `figures` is empty, None or False."""
-    return " / ".join(f"{figure - other:+.2f}" for figure, other in zip(figures, others)) if figures else None
-
-
-def extrapolation(rows, others):
-    """Return a table of scores by source length.
-
-    `rows` are from runs that train on short sentences, `others` from runs that train on all sentences.
-    """
-    parts = [
-        {**row, **part}
-        for row in [*others, *rows]
-        if (row["split"], row["checkpoint"]["name"]) == ("test", "last")
-        and changes_of(row).keys() <= {"positions", "max_length"}
-        for part in row.get("by_length", ())
-    ]
-    return table(parts, {
-        "positions": lambda row: changes_of(row).get("positions", "sinusoidal"), "max_length": "{hparams[max_length]}",
-        "backend": backend, "updates": "{training[steps]:,}", "words": "{words}", "lines": "{lines}",
-        "BLEU": "{score:.2f}", "length ratio": "{length_ratio:.2f}", "perplexity": "{perplexity:.2f}",
-        "seed": "{seed}",
     })  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import secrets
 
+import numpy as np
 import pytest
 from helpers.paths import ROOT
 
@@ -17,7 +19,7 @@ def paths(monkeypatch):
 
 
 def test_table3_variations_change_as_in_paper():
-    from pages.scores import ROW_OF_TABLE_3
+    from pages.variations import ROW_OF_TABLE_3
     from reproduce import EXPERIMENTS
 
     changes = [tuple(training.overrides.items()) for training in EXPERIMENTS["table3"]]
@@ -30,6 +32,24 @@ def test_table3_variations_change_as_in_paper():
         field = {"d_k": "key_width"}.get(field, field)
         usual, base, papers = (getattr(load_hparams(name), field) for name in ("tiny_short", "base", preset))
         assert (value > usual, value < usual) == (papers > base, papers < base)
+
+
+def test_table3_intervals_equal_t_test():
+    """Check that the interval equals that of SciPy, and that bold differences are those that are significant."""
+    from pages.variations import difference
+    from scipy.stats import ttest_ind
+
+    seed = secrets.randbits(32)
+    print("seed", seed)
+    random, significant = np.random.default_rng(seed), set()
+    for shift in np.linspace(0, 4, 20):
+        values, base = random.normal(shift, size=3).tolist(), random.normal(size=2).tolist()
+        test = ttest_ind(values, base)
+        low, high = test.confidence_interval(0.95)
+        text = f"{(low + high) / 2:+.2f} ± {(high - low) / 2:.2f}"
+        assert difference(values, [base, values, [5.0]]) == (f"**{text}**" if test.pvalue < 0.05 else text)
+        significant.add(test.pvalue < 0.05)
+    assert significant == {True, False}
 
 
 def test_layer_types_page_matches_rows():
