@@ -118,8 +118,9 @@ def _parse(arguments):
     add_decoding_flags(group)
     group.add_argument("--nbest", type=beam_size, help="translations per text (default 1)")
     group.add_argument(
-        "--max_beam_size", type=beam_size, help="maximum beam size of translate_with_options (default 8)"
-    )
+        "--max_beam_size", type=beam_size,
+        help="maximum beam size of translate_with_options (default 8, or --beam_size if larger)",
+    )  # fmt: skip
     group.add_argument(
         "--max_source_length", type=positive_int,
         help="maximum number of tokens per text, including EOS, beyond which texts are cut (default: max_length of "

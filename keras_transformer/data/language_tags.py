@@ -23,15 +23,20 @@ def tagged_languages(pieces):
     return tuple(tag[1] for piece in pieces if (tag := TAG.fullmatch(piece)))
 
 
-def without_tag(text, known=None):
-    """Remove the language tag, if any, from the beginning of a text.
+def leading_tag(text, known):
+    """Return the tag of a known language at the beginning of a text, with the spaces around it, or "" without a tag.
 
     Args:
         text: The text.
-        known: Codes of the languages whose tags to remove, or None for all languages.
+        known: Codes of the model's target languages.
     """
     tag = TAG.match(text)
-    return text[tag.end() :] if tag and (known is None or tag[1] in known) else text
+    return tag[0] if tag and tag[1] in known else ""
+
+
+def without_tag(text):
+    """Remove the language tag, if any, from the beginning of a text."""
+    return TAG.sub("", text, count=1) if TAG.match(text) else text
 
 
 def tag_texts(texts, language, known):
@@ -53,8 +58,7 @@ def tag_texts(texts, language, known):
 
 
 def _tagged(text, language, known):
-    tag = TAG.match(text)
-    if not text.strip() or tag and tag[1] in known:
+    if not text.strip() or leading_tag(text, known):
         return text
     if language is None and len(known) > 1:
         raise UserError(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Literal
 
 from keras_transformer.data.corpus import check_rereadable, in_chunks, one_line, read_lines
-from keras_transformer.data.language_tags import without_tag
 from keras_transformer.data.pair_sources import hash_text
 from keras_transformer.decoding.engines import choose_engine
 from keras_transformer.decoding.loading import load_translator
@@ -159,7 +158,7 @@ def _translation(run, checkpoint, precision, jit_compile, engine, options):
             lines, **vars(search), to=options.to, cut=lambda row, tokens: too_long.add(row)
         )
         for row, (line, hypotheses) in enumerate(zip(lines, translations)):
-            line = without_tag(line, translator.tokenizer.languages)
+            line = line.removeprefix(translator.tokenizer.source_prefix(line))
             rejects = row in too_long or not line
             outputs = [] if rejects else [_plain(hypothesis.text) for hypothesis in hypotheses]
             outputs = list(dict.fromkeys(filter(None, outputs)))

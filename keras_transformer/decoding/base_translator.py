@@ -181,7 +181,7 @@ class BaseTranslator(abc.ABC):
                     "parser"
                 )
             sentences, owners = split_texts(
-                sentences, split_sentences, bool(self.tokenizer.placeholders), self.tokenizer.languages
+                sentences, split_sentences, bool(self.tokenizer.placeholders), self.tokenizer.source_prefix
             )
         with errors_of(owners):
             sentences, spans = self.hide_spans(tag_texts(sentences, to, self.tokenizer.languages))

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import itertools
 
-from keras_transformer.data.language_tags import TAG
 from keras_transformer.data.placeholders import split_around_spans
 from keras_transformer.utils.errors import optional_import
 from keras_transformer.utils.text import UNSPACED
@@ -14,7 +13,7 @@ CJK = "\u3000"
 Scripts with spaces between sentences but not between words, such as Thai, have lower code points."""
 
 
-def split_texts(texts, language, keep_spans=False, languages=()):
+def split_texts(texts, language, keep_spans=False, prefix_of=None):
     """Split texts into sentences with `sentencex`, which has rules and abbreviations for many languages.
 
     Args:
@@ -22,7 +21,8 @@ def split_texts(texts, language, keep_spans=False, languages=()):
         language: Code of the texts' language, such as "en". If `sentencex` has no rules for it, the rules of a related
             language apply.
         keep_spans: Whether to keep protected spans whole (see `data.placeholders`).
-        languages: Target languages of a multilingual model. Each sentence gets the language tag of its text, if any.
+        prefix_of: Function that returns the language tag at the beginning of a text, such as `Tokenizer.source_prefix`,
+            or None for a model without tags. Each sentence gets the tag of its text.
 
     Returns:
         A list of sentences without surrounding whitespace, at least one for each text, and a list with the index of
@@ -36,8 +36,7 @@ def split_texts(texts, language, keep_spans=False, languages=()):
     split = functools.partial(_split, segment, language)
     sentences, owners = [], []
     for owner, text in enumerate(texts):
-        tag = TAG.match(text)
-        start = tag[0] if tag and tag[1] in languages else ""
+        start = prefix_of(text) if prefix_of else ""
         text = text[len(start) :]
         pieces = split_around_spans(text, split) if keep_spans else split(text)
         parts = [part for piece in pieces if (part := piece.strip())] or [""]

@@ -25,7 +25,8 @@ def export_argos(run, folder, checkpoint=None, quantization="int8", force=False)
 
     Raises:
         UserError: CTranslate2 is not installed or does not support the model, the tokenizer is not a single
-            SentencePiece model or has language tags, or the directory cannot be written.
+            SentencePiece model or has language tags, or the directory cannot be written. Also if the problem is not a
+            translation problem.
     """
     tokenizer, problem = run.tokenizer, run.problem
     if run.hparams.model != "transformer" or tokenizer.file_name != "tokenizer.model":
@@ -37,6 +38,11 @@ def export_argos(run, folder, checkpoint=None, quantization="int8", force=False)
         raise UserError(
             "a package for Argos Translate cannot contain a model with language tags "
             f"({', '.join(tokenizer.languages)}). Export with --format=ctranslate2."
+        )
+    if not hasattr(problem, "input_language"):
+        raise UserError(
+            f"a package for Argos Translate needs a TranslationProblem, and {problem.name} is another kind of problem. "
+            "Export with --format=ctranslate2."
         )
     name = f"translate-{problem.input_language}_{problem.output_language}"
     weights, state = load_weights(run, checkpoint)

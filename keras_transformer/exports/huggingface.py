@@ -130,7 +130,7 @@ def tokenizer_config(problem):
 
 
 def _check(run):
-    """Raise a `UserError` if `MarianMTModel` does not support the model or its tokenizer."""
+    """Raise a `UserError` if `MarianMTModel` does not support the problem, the model or its tokenizer."""
     unsupported = first_unsupported(
         run.hparams, norms=("post", "marian"), positions=("sinusoidal",), models=("transformer", "marian")
     )
@@ -138,6 +138,11 @@ def _check(run):
         unsupported = "d_model % num_heads", rest, (0,)
     if unsupported is None and run.tokenizer.file_name not in TOKENIZERS:
         unsupported = "tokenizer", run.tokenizer.file_name, TOKENIZERS
+    if not hasattr(run.problem, "input_language"):
+        raise UserError(
+            f"a Marian model must belong to a TranslationProblem, and {run.problem.name} is another kind of problem. "
+            "Export with --format=saved_model."
+        )
     if unsupported:
         name, value, known = unsupported
         known = " or ".join(map(str, known))

@@ -2,6 +2,8 @@
 
 import keras
 
+from keras_transformer.utils.errors import UserError
+
 
 class ReplicaSeedGenerator(keras.random.SeedGenerator):
     """Seed generator whose seeds differ between replicas, unlike the seeds of a Keras `SeedGenerator`.
@@ -41,16 +43,22 @@ class Dropout(keras.layers.Layer):
     """Dropout layer (§5.4) that in training sets a fraction of the inputs to 0 and scales the others by 1 / (1 - rate).
 
     Args:
-        rate: Fraction of inputs to drop, from 0 to 1. On TensorFlow, the layer rounds it to a multiple of 2⁻¹⁶.
+        rate: Fraction of inputs to drop, at least 0 and less than 1. On TensorFlow, the layer rounds it to a multiple
+            of 2⁻¹⁶.
         seed: Seed for the masks, or None for a random seed.
 
     Call arguments:
         inputs: Array of any shape, floating point.
         training: Whether to apply dropout. Otherwise the layer returns its inputs.
+
+    Raises:
+        UserError: `rate` is out of range.
     """
 
     def __init__(self, rate, seed=None, **kwargs):
         super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise UserError(f"rate must be at least 0 and less than 1, got {rate}")
         self.supports_masking = True
         self.rate = rate
         self.seed = seed
@@ -75,8 +83,8 @@ class Dropout(keras.layers.Layer):
             store["seed"] = keras.ops.convert_to_numpy(self.seed_generator.state)
 
     def load_own_variables(self, store):
-        """Restore the state of the seed generator."""
-        if self.seed_generator:
+        """Restore the state of the seed generator. A layer that was saved with a rate of 0 has no state."""
+        if self.seed_generator and "seed" in store.keys():
             self.seed_generator.state.assign(store["seed"])
 
     def get_config(self):
@@ -87,7 +95,7 @@ def _on_tensorflow(inputs, rate, seed):
     """Apply dropout faster than Keras: draw 16 random bits per input instead of 32, and multiply by the mask."""
     import tensorflow as tf
 
-    dropped = round(rate * 2**16)
+    dropped = min(round(rate * 2**16), 2**16 - 1)
     seed = tf.cast(tf.math.floormod(seed, tf.int32.max - 1), tf.int32)  # XLA requires int32 seeds
 
     @tf.custom_gradient

@@ -16,14 +16,16 @@ class TiedEmbedding(keras.layers.Layer):
         seed: Seed for the initial weights.
 
     Call arguments:
-        tokens: int `[batch, length]`.
+        inputs: int `[batch, length]`, or with `reverse=True` floating point `[..., d_model]`.
+        reverse: Whether to project states to logits instead of embedding tokens.
 
     Returns:
-        `[batch, length, d_model]`.
+        `[batch, length, d_model]`, or with `reverse=True` `[..., vocab_size]`.
     """
 
     def __init__(self, vocab_size, d_model, seed=None, **kwargs):
         super().__init__(**kwargs)
+        self.supports_masking = True
         self.vocab_size, self.d_model, self.seed = vocab_size, d_model, seed
 
     def build(self, input_shape=None):
@@ -31,12 +33,16 @@ class TiedEmbedding(keras.layers.Layer):
             name="table", shape=(self.vocab_size, self.d_model), initializer=embedding(self.seed, "table")
         )
 
-    def call(self, tokens):
-        vectors = ops.take(self.table, tokens, axis=0)
+    def call(self, inputs, reverse=False):
+        if reverse:
+            return self.logits(inputs)
+        vectors = ops.take(self.table, inputs, axis=0)
         return ops.cast(vectors, self.compute_dtype) * self.d_model**0.5
 
     def logits(self, states):
         """Project states `[..., d_model]` to logits `[..., vocab_size]`."""
+        if isinstance(states, keras.KerasTensor):
+            return self(states, reverse=True)  # a functional model keeps layers, but not the operations on weights
         # TensorFlow multiplies by a transposed array without copying it only if both arrays are matrices.
         rows = ops.reshape(states, (-1, self.d_model))
         logits = ops.matmul(rows, ops.transpose(ops.cast(self.table, states.dtype)))
@@ -44,6 +50,10 @@ class TiedEmbedding(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.d_model)
+
+    def compute_output_spec(self, inputs, reverse=False):
+        shape = (*inputs.shape[:-1], self.vocab_size) if reverse else self.compute_output_shape(inputs.shape)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self):
         own = {"vocab_size": self.vocab_size, "d_model": self.d_model, "seed": self.seed}

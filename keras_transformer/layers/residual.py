@@ -4,6 +4,7 @@ import keras
 
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.normalization import LayerNormalization
+from keras_transformer.utils.errors import UserError
 
 EPSILON = 1e-6
 """The ε of layer normalization. The paper does not specify it."""
@@ -23,6 +24,9 @@ class Residual(keras.layers.Layer):
 
     Returns:
         `[batch, length, d_model]`.
+
+    Raises:
+        UserError: The sublayer is a Keras layer and `x` is an input of a functional model, which would not track it.
     """
 
     normalizes_stack = False
@@ -35,6 +39,14 @@ class Residual(keras.layers.Layer):
         self.seed = seed
         self.dropout = Dropout(dropout, seed, dtype=self.dtype_policy, name="dropout")
         self.normalization = LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="normalization")
+
+    def __call__(self, x, sublayer, **arguments):
+        if isinstance(x, keras.KerasTensor) and isinstance(sublayer, keras.layers.Layer):
+            raise UserError(
+                f"a functional model would not train {type(sublayer).__name__}, the sublayer of {type(self).__name__}. "
+                "Call both layers in the `call` method of your own layer or model."
+            )
+        return super().__call__(x, sublayer=sublayer, **arguments)
 
     def build(self, input_shape):
         self.dropout.build()

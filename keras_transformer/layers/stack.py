@@ -9,6 +9,11 @@ from keras_transformer.layers.remat import rematerialized
 from keras_transformer.layers.residual import EPSILON
 
 
+def offset_seed(seed, offset):
+    """Return seed + offset, or None for a random seed if `seed` is None."""
+    return None if seed is None else seed + offset
+
+
 class StackLayer(keras.layers.Layer):
     """Base class of `EncoderLayer` and `DecoderLayer`, which combine attention and a feed-forward network (§3.1).
 
@@ -22,7 +27,8 @@ class StackLayer(keras.layers.Layer):
         activation: Name of the feed-forward network's activation.
         norm: Registered name of the residual connection.
         use_bias: Whether the attention projections have biases.
-        seed: Seed for the initial weights and dropout. Each sublayer and each residual adds its own offset.
+        seed: Seed for the initial weights and dropout, or None for a random seed. Each sublayer and each residual adds
+            its own offset.
 
     Raises:
         UserError: `d_k` or `d_v` is missing, and `d_model` is not divisible by `num_heads`.
@@ -30,7 +36,7 @@ class StackLayer(keras.layers.Layer):
 
     def __init__(
         self, d_model, d_ff, num_heads, d_k=None, d_v=None, *, dropout=0.0, attention_dropout=0.0,
-        activation_dropout=0.0, activation="relu", norm="post", use_bias=False, seed=0, **kwargs,
+        activation_dropout=0.0, activation="relu", norm="post", use_bias=False, seed=None, **kwargs,
     ):  # fmt: skip
         super().__init__(**kwargs)
         self.supports_masking = True
@@ -54,10 +60,11 @@ class StackLayer(keras.layers.Layer):
         return self._add("feed_forward", FeedForward, *sizes, activation=self._arguments["activation"])
 
     def _add(self, name, layer_class, *args, **arguments):
-        seed, policy = self._arguments["seed"] + len(self._sublayers), self.dtype_policy
-        layer = layer_class(*args, seed=seed, dtype=policy, name=name, **arguments)
+        seeds = [offset_seed(self._arguments["seed"], len(self._sublayers) + i) for i in range(2)]
+        policy = self.dtype_policy
+        layer = layer_class(*args, seed=seeds[0], dtype=policy, name=name, **arguments)
         residual_class = registry.norms.get(self._arguments["norm"])
-        residual = residual_class(self._arguments["dropout"], seed + 1, dtype=policy, name=f"{name}_residual")
+        residual = residual_class(self._arguments["dropout"], seeds[1], dtype=policy, name=f"{name}_residual")
         self._sublayers += [layer.name, residual.name]
         return layer, residual
 
@@ -84,14 +91,18 @@ class Stack(keras.layers.Layer):
     remat = False
     """Whether training recomputes each layer in the backward pass instead of keeping its activations."""
 
-    def __init__(self, num_layers, d_model, d_ff, num_heads, d_k=None, d_v=None, *, norm="post", seed=0, **arguments):
+    def __init__(
+        self, num_layers, d_model, d_ff, num_heads, d_k=None, d_v=None, *, norm="post", seed=None, **arguments
+    ):
         base = {name: arguments.pop(name) for name in ("name", "dtype", "trainable") if name in arguments}
         super().__init__(**base)
         self.supports_masking = True
         arguments |= {"d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "d_k": d_k, "d_v": d_v, "norm": norm}
         self._arguments = {"num_layers": num_layers, "seed": seed, **arguments}
         self.layers = [
-            self.layer_class(**arguments, seed=seed + 10 * i, dtype=self.dtype_policy, name=f"layer_{i + 1}")
+            self.layer_class(
+                **arguments, seed=offset_seed(seed, 10 * i), dtype=self.dtype_policy, name=f"layer_{i + 1}"
+            )
             for i in range(num_layers)
         ]
         self.final_norm = None

@@ -42,25 +42,22 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     """Weighted sum of the label-smoothed cross-entropy over tokens (§5.4).
 
     The weight of a label is 1 / (number of target tokens in the whole update), and the weight of padding is 0. The sum
-    is therefore the mean over tokens, no matter how devices, workers and micro-batches divide the update.
+    is therefore the mean over tokens, no matter how devices, workers and micro-batches divide the update. The loss
+    ignores positions that the Keras mask of the logits marks as padding.
 
     Args:
         label_smoothing: ε.
         r_drop: α of R-Drop (`models.r_drop`), which `Seq2SeqModel` applies. 0 disables R-Drop.
     """
 
-    def __init__(self, label_smoothing=0.0, name="smoothed_cross_entropy", reduction="sum", dtype=None, r_drop=0.0):
-        super().__init__(name=name, reduction=reduction, dtype=dtype)
+    def __init__(self, label_smoothing=0.0, name="smoothed_cross_entropy", r_drop=0.0):
+        # Keras casts label ids to the dtype of the loss, and bfloat16 rounds integers above 256.
+        super().__init__(name=name, reduction="sum", dtype="float32")
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
-
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        # `keras.losses.Loss` would cast label ids to its own dtype, and bfloat16 rounds integers above 256.
-        smoothed, _ = self.token_losses(y_true, y_pred)
-        return ops.sum(smoothed if sample_weight is None else smoothed * sample_weight)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """Return the smoothed cross-entropy `[batch, length]`, in nats."""
-        return self.token_losses(y_true, y_pred)[0]
+        return self.token_losses(ops.cast(y_true, "int32"), y_pred)[0]
 
     def token_losses(self, labels, logits):
         """Return `smoothed_cross_entropy` with the ε of this loss."""
@@ -80,7 +77,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         return ops.repeat(divergence(ops.exp(both), both[0] - both[1], self.r_drop)[0], 2)
 
     def get_config(self) -> dict[str, Any]:
-        config = {**super().get_config(), "label_smoothing": self.label_smoothing}
+        config = {"name": self.name, "label_smoothing": self.label_smoothing}
         # Omit r_drop if it is 0, because the constructor of a subclass might not accept it.
         return {**config, "r_drop": self.r_drop} if self.r_drop else config
 

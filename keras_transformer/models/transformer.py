@@ -72,7 +72,7 @@ class Transformer(Seq2SeqModel):
         if hparams is None:
             hparams = HParams()
             fields = {"d_ff": 4 * fields.get("d_model", hparams.d_model), **fields}
-        hparams = (hparams if isinstance(hparams, HParams) else HParams(**hparams)).replace(**fields)
+        hparams = (hparams if isinstance(hparams, HParams) else HParams().replace(**hparams)).replace(**fields)
         self.vocab_size, self.hparams = vocab_size, hparams
         # Leave room for the layers' offsets within the 32 bits of a dropout seed.
         seed = hparams.seed * 10_000 % 2**31
@@ -297,7 +297,8 @@ class Transformer(Seq2SeqModel):
     def get_config(self):
         policy = keras.dtype_policies.serialize(self.dtype_policy)
         hparams = dataclasses.asdict(self.hparams)
-        return {"vocab_size": self.vocab_size, "hparams": hparams, "name": self.name, "dtype": policy}
+        base = {"name": self.name, "trainable": self.trainable, "dtype": policy}
+        return {"vocab_size": self.vocab_size, "hparams": hparams, **base}
 
 
 def last_tokens(tokens, index):

@@ -81,10 +81,13 @@ def locate(name, revision=None):
         revision: Branch, tag or commit on the Hub (default: the main branch).
 
     Raises:
-        UserError: The directory is missing, huggingface_hub is not installed, or the Hub does not provide the model.
+        UserError: The directory is missing or combined with a revision, huggingface_hub is not installed, or the Hub
+            does not provide the model.
     """
     path = Path(os.path.expanduser(name))
     if path.is_dir():
+        if revision is not None:
+            raise UserError(f"--revision needs a model on the hub, but {path} is a directory. Omit --revision.")
         return path
     if str(name).count("/") != 1 or str(name).startswith((".", "/", "~")):
         raise UserError(f"{path} is not a directory. Specify a directory, or the name USER/NAME of a model on the hub.")

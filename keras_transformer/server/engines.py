@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from keras_transformer.backend.loading import BACKENDS, check_packages, load_keras
-from keras_transformer.data.language_tags import tag_texts
+from keras_transformer.data.language_tags import leading_tag, tag_texts
 from keras_transformer.data.placeholders import hide_spans, show_spans
 from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
 from keras_transformer.decoding.loading import load_translator
@@ -83,6 +83,10 @@ class Engine(abc.ABC):
             UserError: A text cannot be translated.
         """
 
+    def source_prefix(self, text: str) -> str:
+        """Return the language tag at the beginning of a text, with the spaces around it, or "" without a tag."""
+        return leading_tag(text, self.languages)
+
     def warm_up(self) -> None:
         """Compile the search, so that the first requests do not have to wait."""
         language = next(iter(self.languages), None)
@@ -117,6 +121,9 @@ class TranslatorEngine(Engine):
     def warm_up(self):
         self._translator.compile_ahead(**self._search)
         super().warm_up()
+
+    def source_prefix(self, text):
+        return self._translator.tokenizer.source_prefix(text)
 
     def lengths(self, texts):
         hidden, _ = self._translator.hide_spans(texts)

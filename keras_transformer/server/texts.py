@@ -16,7 +16,7 @@ def split_into_sentences(texts, language, engine):
             return []
         if not language:
             return [line]
-        return split_texts([line], language, engine.placeholders > 0, engine.languages)[0]
+        return split_texts([line], language, engine.placeholders > 0, engine.source_prefix)[0]
 
     return [[split(line) for line in lines] for lines in texts]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_transformer.data.language_tags import leading_tag
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.files import atomic_open
 from keras_transformer.utils.text import UNSPACED
@@ -55,6 +56,10 @@ class Tokenizer:
     def id_type(self):
         """Smallest NumPy type that can store an id."""
         return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+
+    def source_prefix(self, text):
+        """Return the language tag at the beginning of a source, with the spaces around it, or "" without a tag."""
+        return leading_tag(text, self.languages)
 
     def encode(self, texts):
         """Return the ids of each text, without BOS and EOS."""

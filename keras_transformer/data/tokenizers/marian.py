@@ -92,6 +92,12 @@ class MarianTokenizer(Tokenizer):
         ids[tags] = tags
         return ids
 
+    def source_prefix(self, text):
+        code = LANGUAGE_CODE.match(text)
+        if code and code[1] in self._ids:
+            return text.removesuffix(text[code.end() :].lstrip())
+        return super().source_prefix(text)
+
     def _encode_source(self, text):
         code = LANGUAGE_CODE.match(text)
         start = [code[1]] if code and code[1] in self._ids else []

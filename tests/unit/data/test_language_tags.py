@@ -71,6 +71,13 @@ def test_word_dropout_keeps_tags_of_two_models():
     assert tokenizer.hidden_ids.tolist() == [PAD, EOS, BOS, UNK, UNK, 5, 6]
 
 
+def test_source_prefix_contains_tag_or_language_code():
+    model = learn().to_bytes()
+    tokenizer = MarianTokenizer([*SPECIAL, "▁A", "<2de>", ">>fra<<"], model, model)
+    texts = {"<2de> A": "<2de> ", " >>fra<<  A >>fra<<": " >>fra<<  ", ">>fra<<": ">>fra<<", ">>ita<< A": "", "A": ""}
+    assert {text: tokenizer.source_prefix(text) for text in texts} == texts
+
+
 def test_separate_vocabularies_have_tags():
     joined = MarianTokenizer.join(learn(), SentencePieceTokenizer.train(TEXTS, 60))
     assert joined.languages == ("de", "pt_BR")

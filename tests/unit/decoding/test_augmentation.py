@@ -9,6 +9,7 @@ import types
 import pytest
 
 import keras_transformer as kt
+from keras_transformer.data.tokenizers.base import Tokenizer
 from keras_transformer.decoding import augmentation
 from keras_transformer.decoding.augmentation import AugmentOptions, AugmentResult, augment
 from keras_transformer.decoding.search_options import Sampling, SearchOptions
@@ -22,7 +23,7 @@ class Upper:
 
     def __init__(self):
         self.lines, self.limit, self.searches = [], 10**6, []
-        self.tokenizer = types.SimpleNamespace(languages=())
+        self.tokenizer = Tokenizer()
 
     def translate(self, lines, cut, **search):
         self.searches.append(search)
@@ -92,7 +93,8 @@ def test_augment_writes_each_output_of_a_line_once(translator, files):
 
 def test_augment_writes_no_language_tags(translator, files):
     write, output = files
-    translator.tokenizer = types.SimpleNamespace(languages=("de",))
+    translator.tokenizer = Tokenizer()
+    translator.tokenizer.languages = ("de",)
     augment(
         "run", write("<2de> a dog", "<2fr> a cat", "<2de>"), output, AugmentOptions(direction="forward", tag="<bt>")
     )

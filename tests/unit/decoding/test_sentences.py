@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 import keras_transformer as kt
+from keras_transformer.data.language_tags import leading_tag
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.decoding.sentences import join_hypotheses, split_texts
 from keras_transformer.decoding.translator import Hypothesis
@@ -31,7 +32,7 @@ def test_split_texts_keeps_abbreviations_and_empty_texts():
 def test_split_texts_repeats_the_language_tag():
     pytest.importorskip("sentencex")
     texts = ["<2de> One. Two.", "One. Two.", " <2de>", "<2fr> One. Two. <2de> Three."]
-    assert split_texts(texts, "en", languages=("de",))[0] == [
+    assert split_texts(texts, "en", prefix_of=lambda text: leading_tag(text, ["de"]))[0] == [
         "<2de> One.", "<2de> Two.", "One.", "Two.", "<2de>", "<2fr> One.", "Two.", "<2de> Three."
     ]  # fmt: skip
     assert split_texts(texts[:1], "en")[0] == ["<2de> One.", "Two."]

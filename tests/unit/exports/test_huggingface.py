@@ -2,6 +2,7 @@
 
 import json
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from helpers.marian import marian_logits
 
 import keras_transformer as kt
 from keras_transformer.exports import huggingface
+from keras_transformer.exports.argos import export_argos
 from keras_transformer.exports.huggingface import export_huggingface, marian_config, marian_weights
 from keras_transformer.exports.model_card import model_card
 from keras_transformer.runs.run import Run
@@ -93,6 +95,14 @@ def test_export_rejects_models_unlike_marian(trained_run, tmp_path, monkeypatch)
         with pytest.raises(UserError, match=words):
             export_huggingface(run, tmp_path / "exported")
         monkeypatch.undo()
+    assert not list(tmp_path.iterdir())
+
+
+def test_export_rejects_problem_without_languages(trained_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(Run, "problem", types.SimpleNamespace(name="summaries"))
+    for export in (export_huggingface, export_argos):
+        with pytest.raises(UserError, match="TranslationProblem, and summaries is another kind of problem"):
+            export(Run.open(trained_run), tmp_path / "exported")
     assert not list(tmp_path.iterdir())
 
 

@@ -182,6 +182,8 @@ def test_read_marian_accepts_generation_settings_without_values(marian, tmp_path
 
 def test_locate_names_what_is_missing(tmp_path, monkeypatch):
     assert locate(tmp_path) == tmp_path
+    with pytest.raises(UserError, match=f"--revision needs a model on the hub, but {tmp_path} is a directory"):
+        locate(tmp_path, "main")
     with pytest.raises(UserError, match="is not a directory"):
         locate(tmp_path / "nothing")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
