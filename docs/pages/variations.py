@@ -46,7 +46,7 @@ def table3(rows):
         })  # fmt: skip
 
     def change(head):
-        groups = [line[head] for line in lines]
+        groups = [line[head] for line in lines if learned(line)]
         return lambda line: difference(line[head], groups) if line["changes"] and learned(line) else None
 
     return table(lines, {
@@ -77,7 +77,7 @@ def difference(values, groups):
 
     Args:
         values: One of the groups.
-        groups: Lists of figures of runs that differ only in the seed.
+        groups: Lists of figures of runs with the same hyperparameters and different seeds.
 
     Returns:
         The difference and half of the 95% interval as text. The text is bold if the interval does not contain 0.

@@ -11,6 +11,8 @@ SEVERAL = "mul"
 """ISO 639-2 code that means "multiple languages"."""
 
 TAG = re.compile(r"\s*<2(\w+)>\s*")
+LANGUAGE_CODE = re.compile(r"\s*(>>.+?<<)")
+"""Pattern of a code such as >>tr<< at the start of a source, the tag of Marian models with several target languages."""
 
 
 def language_tag(language):
@@ -23,15 +25,18 @@ def tagged_languages(pieces):
     return tuple(tag[1] for piece in pieces if (tag := TAG.fullmatch(piece)))
 
 
-def leading_tag(text, known):
+def leading_tag(text, known, codes=()):
     """Return the tag of a known language at the beginning of a text, with the spaces around it, or "" without a tag.
 
     Args:
         text: The text.
         known: Codes of the model's target languages.
+        codes: Tags of a Marian model, such as ">>fra<<".
     """
-    tag = TAG.match(text)
-    return tag[0] if tag and tag[1] in known else ""
+    tag, code = TAG.match(text), LANGUAGE_CODE.match(text)
+    if tag and tag[1] in known:
+        return tag[0]
+    return text.removesuffix(text[code.end() :].lstrip()) if code and code[1] in codes else ""
 
 
 def without_tag(text):

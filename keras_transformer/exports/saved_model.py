@@ -6,8 +6,9 @@ import os
 import keras
 import tensorflow as tf
 
+from keras_transformer.data.language_tags import LANGUAGE_CODE
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
-from keras_transformer.data.tokenizers.marian import LANGUAGE_CODE, MarianTokenizer
+from keras_transformer.data.tokenizers.marian import MarianTokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
 from keras_transformer.data.tokenizers.word_pieces import WordPieceTokenizer
@@ -92,6 +93,7 @@ def export_saved_model(
     description = {
         "tokenizer_sha256": translator.tokenizer.fingerprint, "format": "saved_model", "tensorflow": tf.__version__,
         "trees": translator.constraint is not None, "languages": list(translator.tokenizer.languages),
+        "language_codes": list(translator.tokenizer.language_codes),
         "placeholders": len(translator.tokenizer.placeholders), **fixed,
         "max_beam_size": max_beam_size, **(description or {}),
     }  # fmt: skip

@@ -48,6 +48,7 @@ class Engine(abc.ABC):
         shows_attention: Whether the engine supports `attention`.
         languages: Target language codes of a multilingual model, otherwise empty. With such a model, each text begins
             with a language tag.
+        language_codes: Language tags of a converted Marian model, such as ">>fra<<", otherwise empty.
         placeholders: Number of placeholders in the vocabulary (see `data.placeholders`).
         workers: Number of threads that may call `translate` at the same time.
     """
@@ -59,6 +60,7 @@ class Engine(abc.ABC):
     trees = False
     shows_attention = False
     languages: tuple[str, ...] = ()
+    language_codes: tuple[str, ...] = ()
     placeholders = 0
     workers = 1
 
@@ -85,7 +87,7 @@ class Engine(abc.ABC):
 
     def source_prefix(self, text: str) -> str:
         """Return the language tag at the beginning of a text, with the spaces around it, or "" without a tag."""
-        return leading_tag(text, self.languages)
+        return leading_tag(text, self.languages, self.language_codes)
 
     def warm_up(self) -> None:
         """Compile the search, so that the first requests do not have to wait."""
@@ -114,16 +116,13 @@ class TranslatorEngine(Engine):
         self._translator, self.max_tokens, self._search = translator, max_tokens, search
         self.max_nbest = SearchOptions(**search).complete(translator.hparams, translator.constraint).beam_size
         self.trees = translator.tokenizer.constraint is not None
-        self.languages = translator.tokenizer.languages
+        self.languages, self.language_codes = translator.tokenizer.languages, translator.tokenizer.language_codes
         self.placeholders = len(translator.tokenizer.placeholders)
         self.workers = 1 if translator.engine == "keras" else 2
 
     def warm_up(self):
         self._translator.compile_ahead(**self._search)
         super().warm_up()
-
-    def source_prefix(self, text):
-        return self._translator.tokenizer.source_prefix(text)
 
     def lengths(self, texts):
         hidden, _ = self._translator.hide_spans(texts)
@@ -189,7 +188,7 @@ class SavedModelEngine(Engine):
         self._signature = self._model.signatures["serving_default"]
         self.max_nbest = about["nbest"]
         self.trees = about.get("trees", False)
-        self.languages = tuple(about.get("languages", ()))
+        self.languages, self.language_codes = (tuple(about.get(name, ())) for name in ("languages", "language_codes"))
         self.placeholders = about.get("placeholders", 0)
         self.about = _description(path, about)
 

@@ -35,9 +35,9 @@ def test_table3_variations_change_as_in_paper():
 
 
 def test_table3_intervals_equal_t_test():
-    """Check that the interval equals that of SciPy, and that bold differences are those that are significant."""
+    """Check that bold differences are significant, and that the variance of all groups counts."""
     from pages.variations import difference
-    from scipy.stats import ttest_ind
+    from scipy.stats import t, ttest_ind
 
     seed = secrets.randbits(32)
     print("seed", seed)
@@ -50,6 +50,9 @@ def test_table3_intervals_equal_t_test():
         assert difference(values, [base, values, [5.0]]) == (f"**{text}**" if test.pvalue < 0.05 else text)
         significant.add(test.pvalue < 0.05)
     assert significant == {True, False}
+    # The squared deviations from the means of the groups sum up to 0 + 2 + 8 + 0, with 4 degrees of freedom.
+    groups = [[1.0, 1.0], [4.0, 6.0], [3.0, 7.0, 5.0], [9.0]]
+    assert difference([9.0], groups) == f"**+8.00 ± {t.ppf(0.975, 4) * np.sqrt(10 / 4 * (1 + 1 / 2)):.2f}**"
 
 
 def test_layer_types_page_matches_rows():

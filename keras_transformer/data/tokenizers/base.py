@@ -24,11 +24,13 @@ class Tokenizer:
         file_name: Name of the tokenizer's file in a prepared corpus and in a run directory.
         vocab_size: Number of ids.
         languages: Codes of the target languages whose tags are pieces of the vocabulary (see `data.language_tags`).
+        language_codes: Language tags of a Marian model that are pieces of the vocabulary, such as ">>fra<<".
         placeholders: Ids of `<ph1>`, `<ph2>`, …, or () if the vocabulary has no placeholders (see `data.placeholders`).
     """
 
     file_name: str
     languages: tuple[str, ...] = ()
+    language_codes: tuple[str, ...] = ()
     placeholders: tuple[int, ...] = ()
     constraint = None
     """Constraint on the outputs of a search (see `decoding.search_options.SearchOptions`), or None."""
@@ -59,7 +61,7 @@ class Tokenizer:
 
     def source_prefix(self, text):
         """Return the language tag at the beginning of a source, with the spaces around it, or "" without a tag."""
-        return leading_tag(text, self.languages)
+        return leading_tag(text, self.languages, self.language_codes)
 
     def encode(self, texts):
         """Return the ids of each text, without BOS and EOS."""

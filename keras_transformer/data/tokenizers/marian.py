@@ -2,16 +2,12 @@
 
 import base64
 import json
-import re
 
 import numpy as np
 
-from keras_transformer.data.language_tags import TAG, tagged_languages
+from keras_transformer.data.language_tags import LANGUAGE_CODE, TAG, tagged_languages
 from keras_transformer.data.placeholders import placeholder_ids
 from keras_transformer.data.tokenizers.base import BOS, EOS, SPECIAL, UNK, Tokenizer, text_ids
-
-LANGUAGE_CODE = re.compile(r"\s*(>>.+?<<)")
-"""Pattern of a language tag such as >>tr<< at the start of a source, for models with several target languages."""
 
 
 class MarianTokenizer(Tokenizer):
@@ -37,6 +33,7 @@ class MarianTokenizer(Tokenizer):
         self._source, self._target = (sentencepiece.SentencePieceProcessor(model_proto=model) for model in self._models)
         self.vocab_size = len(self._pieces)
         self.languages, self.placeholders = tagged_languages(self._pieces), placeholder_ids(self._pieces)
+        self.language_codes = tuple(piece for piece in self._pieces if LANGUAGE_CODE.fullmatch(piece))
 
     @classmethod
     def join(cls, source, target):
@@ -88,15 +85,9 @@ class MarianTokenizer(Tokenizer):
     def hidden_ids(self):
         """Replacement ids for word dropout (see `Tokenizer.hidden_ids`). Word dropout does not change language tags."""
         ids = super().hidden_ids
-        tags = [i for i, piece in enumerate(self._pieces) if TAG.fullmatch(piece) or LANGUAGE_CODE.fullmatch(piece)]
+        tags = [i for i, piece in enumerate(self._pieces) if TAG.fullmatch(piece) or piece in self.language_codes]
         ids[tags] = tags
         return ids
-
-    def source_prefix(self, text):
-        code = LANGUAGE_CODE.match(text)
-        if code and code[1] in self._ids:
-            return text.removesuffix(text[code.end() :].lstrip())
-        return super().source_prefix(text)
 
     def _encode_source(self, text):
         code = LANGUAGE_CODE.match(text)
