@@ -261,6 +261,8 @@ def main(arguments):
     parser.add_argument("--list", action="store_true", help="list finished and open runs and exit")
     flags = parser.parse_args(arguments)
     results = Path(flags.json or f"docs/results/{flags.experiment}.jsonl")
+    if not flags.list and not any(open_evaluations(planned, results) for planned in EXPERIMENTS[flags.experiment]):
+        report(f"{results} has all rows of {flags.experiment}. To repeat its runs, write to another file (--json).")
     for planned in EXPERIMENTS[flags.experiment]:
         if flags.list:
             report(f"{'open' if open_evaluations(planned, results) else 'done'}  {planned.name}")

@@ -1,5 +1,6 @@
 """Tests that the notebooks run from the first cell to the last."""
 
+import ast
 import json
 import re
 
@@ -64,6 +65,27 @@ def test_notebook_is_stored_as_executed(path):
             for kind, data in output.get("data", {}).items():
                 assert len("".join(data)) < 400_000, kind
     assert "/root" not in text and "/home" not in text and "/tmp" not in text
+
+
+def literals_of_prints(source):
+    """Return the literal texts, also those in f-strings, that the unconditional `print` calls of a cell print."""
+    lines = [line for line in source.splitlines() if not line.startswith(("%", "!"))]
+    calls = [node.value for node in ast.parse("\n".join(lines)).body if isinstance(node, ast.Expr)]
+    calls = [call for call in calls if isinstance(call, ast.Call) and ast.unparse(call.func) == "print"]
+    nodes = [node for call in calls for text in call.args for node in getattr(text, "values", [text])]
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def test_stored_outputs_contain_printed_literals():
+    """Check that the stored outputs are not from older code."""
+    checked = 0
+    for path in NOTEBOOKS:
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            output = "".join("".join(output.get("text", "")) for output in cell.get("outputs", []))
+            for literal in literals_of_prints("".join(cell["source"])) if cell["cell_type"] == "code" else []:
+                assert literal in output, path.name
+                checked += 1
+    assert checked > 10
 
 
 def test_readme_names_all_notebooks():
