@@ -30,11 +30,20 @@ def check_store(problem):
     except (UserError, OSError):
         if not missing:
             raise
-        files = []
-    for path in files:
-        if Path(path).resolve() not in corpus:
-            return False, f"{path} was added after the corpus was prepared"
-    return True, f"{missing[0]} is missing; using the corpus prepared from it" if missing else None
+        return True, _missing(missing)
+    files = {Path(path).resolve(): path for path in files}
+    for path, name in files.items():
+        if path not in corpus:
+            return False, f"{name} was added after the corpus was prepared"
+    for path in corpus if problem.raw_dir else ():
+        if path not in files:  # the problem no longer needs the file, and may divide the other files differently
+            return False, f"{path} was removed after the corpus was prepared"
+    return True, _missing(missing)
+
+
+def _missing(paths):
+    """Return a remark about missing corpus files, or None if there are none."""
+    return f"{paths[0]} is missing; using the corpus prepared from it" if paths else None
 
 
 def prepare_if_needed(problem):

@@ -99,12 +99,13 @@ def _merge(problem, folder):
     shards = [folder / f"{number}-of-{count}" for number in range(1, count + 1)]
     for path in shards:
         _check_shard(path, corpus, tokenizer)
+    # The directories of the shards also contain copies of the vocabulary.
+    files = {path.name: path for source in (*shards, folder / VOCABULARY) for path in source.iterdir()}
     with work_directory(problem.prepared_dir, corpus) as work:
         work.keep = True
-        for source in (folder / VOCABULARY, *shards):
-            for path in source.iterdir():
-                if path.name != SHARD and not (work.folder / path.name).exists():
-                    _link(path, work.folder / path.name)
+        work.clear()  # an interrupted `prepare` without shards may have left another vocabulary and its chunks
+        for name in files.keys() - {SHARD}:
+            _link(files[name], work.folder / name)
     problem.prepare()  # resumes in the work directory, which now contains all chunks
     remove_directory(folder)
 

@@ -311,6 +311,18 @@ def test_prepared_corpus_survives_deleted_files(corpus):
     assert said == [f"{corpus}/train.de is missing; using the corpus prepared from it"]
 
 
+def test_prepare_notices_removed_validation_files(corpus):
+    write_corpus(corpus, "validation", 12, seed=2)
+    assert len(parallel(corpus).prepare().store.split("validation")) == 12
+    for language in ("en", "de"):
+        (corpus / f"validation.{language}").unlink()
+    with logged_lines() as said:
+        again = parallel(corpus).prepare()
+    assert said[0] == f"{corpus}/validation.en was removed after the corpus was prepared"
+    assert len(again.store.split("validation")) == len(list(again.examples("validation"))) == 10
+    assert len(again.store.split("train")) == 190
+
+
 @pytest.mark.parametrize("changed", ["itself", "another"])
 def test_prepare_notices_replaced_file(corpus, changed):
     """Replace `train.en` with `train.en.gz`, and change the order of the lines in `train.en.gz` or in `train.de`."""

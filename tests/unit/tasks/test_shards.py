@@ -13,8 +13,10 @@ import keras_transformer as kt
 from keras_transformer import prepare
 from keras_transformer.data import encoding
 from keras_transformer.data.token_store import VERIFIED
+from keras_transformer.tasks.prepared_corpus import corpus_state
 from keras_transformer.tasks.shards import merge_shards, prepare_shard, shards_dir
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.files import work_directory
 
 
 @pytest.fixture(autouse=True)
@@ -169,6 +171,21 @@ def test_merge_resumes_after_an_interrupted_copy(corpus, tmp_path, monkeypatch):
             prepare_shard(problem, 2, 2)
     merge_shards(problem)
     assert contents(problem) == contents(problem_of(corpus, tmp_path / "one", vocab_size=40).prepare())
+
+
+def test_merge_ignores_files_of_an_interrupted_preparation(corpus, tmp_path, monkeypatch):
+    problem, other = (problem_of(corpus, tmp_path / name, vocab_size=40) for name in ("shards", "one"))
+    expected = other.prepare()
+    prepare_shard(problem, 1, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr("keras_transformer.tasks.shards.merge_shards", lambda problem: None)
+        prepare_shard(problem, 2, 2)
+    tokenizer = problem_of(corpus, tmp_path, vocab_size=41).make_tokenizer()
+    with work_directory(problem.prepared_dir, corpus_state(problem)[1]) as work:
+        work.keep = True
+        tokenizer.save(work.folder)
+    merge_shards(problem)
+    assert contents(problem) == contents(expected)
 
 
 def test_prepare_command_writes_and_merges_shards(corpus, tmp_path, capsys):
