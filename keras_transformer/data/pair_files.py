@@ -1,5 +1,6 @@
 """Readers of parallel text with both sides in one file: tab-separated values, JSON lines and TMX."""
 
+import functools
 import json
 import logging
 import xml.etree.ElementTree as ElementTree
@@ -56,7 +57,8 @@ def read_tsv(path, source, target):
 def read_jsonl(path, source, target):
     """Yield the pairs of lines such as `{"en": "A dog.", "de": "Ein Hund."}`.
 
-    As in Hugging Face datasets, a line may also wrap the object: `{"translation": {"en": …, "de": …}}`.
+    As in Hugging Face datasets, a line may also wrap the object: `{"translation": {"en": …, "de": …}}`. The function
+    ignores other keys.
     """
     for number, line in enumerate(read_lines(path), start=1):
         try:
@@ -66,7 +68,8 @@ def read_jsonl(path, source, target):
             raise UserError(
                 f"{path}:{number}: the line is not valid JSON ({reason}). Write one JSON object per line."
             ) from None
-        row = row.get("translation", row) if isinstance(row, dict) else None
+        if isinstance(row, dict) and isinstance(row.get("translation"), dict):
+            row = row["translation"]
         texts = [row.get(language) for language in (source, target)] if isinstance(row, dict) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise UserError(
@@ -81,8 +84,8 @@ def read_tmx(path, source, target):
     """Yield the pairs of a file in the Translation Memory eXchange format, version 1.1 to 1.4b.
 
     A language matches its variants: `en` matches `en-US`. The function skips units that lack one of the two languages,
-    and logs how many it skipped. It removes formatting codes, and replaces each run of white space with one
-    space.
+    and logs how many it skipped, once per process. It removes formatting codes and XML namespaces, and replaces each
+    run of white space with one space.
     """
     units = pairs = 0
     seen = set()
@@ -110,15 +113,22 @@ def read_tmx(path, source, target):
         found = f"; the languages of its units are: {languages}" if languages else ""
         raise UserError(f"{path} has no translation unit in both {source} and {target}{found}")
     if pairs < units:
-        _log.warning(
-            "%s: skipped %s of %s units because they lack %s or %s", path, units - pairs, units, source, target
-        )
+        _warn_once(f"{path}: skipped {units - pairs} of {units} units because they lack {source} or {target}")
+
+
+@functools.cache
+def _warn_once(message):
+    """Log a warning, unless the process has already logged it. `prepare` reads a file several times."""
+    _log.warning(message)
 
 
 def _xml_events(path, file):
-    """Yield (event, element) for the start and the end of each element."""
+    """Yield (event, element) for the start and the end of each element. At its end, its tag has no namespace."""
     try:
-        yield from ElementTree.iterparse(file, events=("start", "end"))
+        for event, element in ElementTree.iterparse(file, events=("start", "end")):
+            if event == "end":
+                element.tag = element.tag.rpartition("}")[2]
+            yield event, element
     except ElementTree.ParseError as error:
         place = f"{path}:{error.position[0]}"
         raise UserError(f"{place}: the file is not valid XML ({error}). Export the TMX file again.") from None

@@ -58,6 +58,11 @@ def test_jsonl_reads_both_layouts(tmp_path):
     assert read(tmp_path / "train.jsonl", "\n".join(flat + nested)) == PAIRS + PAIRS
 
 
+def test_jsonl_keeps_rows_with_text_about_the_translation(tmp_path):
+    rows = [{"en": source, "de": target, "translation": "human"} for source, target in PAIRS]
+    assert read(tmp_path / "train.jsonl", "\n".join(map(json.dumps, rows))) == PAIRS
+
+
 def test_jsonl_half_of_a_surrogate_pair_is_replaced(tmp_path):
     text = '{"en": "a \\ud83d\\ude00 b", "de": "a \\ud83d b"}\n'
     assert read(tmp_path / "train.jsonl", text) == [("a 😀 b", "a \ufffd b")]
@@ -99,6 +104,15 @@ def test_tmx_skipped_units_are_counted(tmp_path, caplog):
     text = tmx({"en": "a", "de": "b"}, {"en": "c", "fr": "d"}, {"en": "e"})
     assert read(tmp_path / "memory.tmx", text) == [("a", "b")]
     assert "skipped 2 of 3 units because they lack en or de" in caplog.text
+    caplog.clear()
+    assert read(tmp_path / "memory.tmx", text) == [("a", "b")]
+    assert not caplog.text  # `prepare` reads a file several times
+
+
+def test_tmx_may_have_a_namespace(tmp_path):
+    text = tmx({"en": "a <hi>b</hi>", "de": "c<ph>1</ph>"})
+    text = text.replace("<tmx ", '<tmx xmlns="http://www.lisa.org/tmx14" ')
+    assert read(tmp_path / "memory.tmx", text) == [("a b", "c")]
 
 
 @pytest.mark.parametrize(
