@@ -1,5 +1,7 @@
 """Synthetic training pairs from monolingual text: back-translation, and forward translation for distillation."""
 
+import array
+import bisect
 import dataclasses
 import hashlib
 import json
@@ -7,6 +9,8 @@ import logging
 import os
 from pathlib import Path
 from typing import Literal
+
+import numpy as np
 
 from keras_transformer.data.corpus import check_rereadable, in_chunks, one_line, read_lines
 from keras_transformer.data.pair_sources import hash_text
@@ -100,7 +104,8 @@ def augment(
         raise UserError(f"augmentation needs a translation model, but {run.path} is a parser. Choose another run.")
     engine = choose_engine(engine, [run], checkpoint, precision, jit_compile, options.search)
     result = AugmentResult()
-    total = sum(1 for _ in _lines(input_path, options, result))  # this pass also detects damaged input early
+    repeated = _count(input_path, options, result)  # also detects damaged input early
+    total = result.lines - result.blank - result.repeated
     identity = _identity(run, checkpoint, precision, engine, input_path, options)
     with work_directory(f"{output_path}.chunks", identity) as work:
         paths = [work.folder / f"{index:06d}.json" for index in range(-(-total // CHUNK))]
@@ -110,7 +115,7 @@ def augment(
             logger.info(f"resuming: {min(finished * CHUNK, total):,} of {total:,} lines are already translated")
         translate = None
         with progress_bar("translating", total, min(finished * CHUNK, total), unit="lines") as advance:
-            for index, lines in enumerate(in_chunks(_lines(input_path, options), CHUNK)):
+            for index, lines in enumerate(in_chunks(_lines(input_path, options, repeated), CHUNK)):
                 if not paths[index].exists():
                     translate = translate or _translation(run, checkpoint, precision, jit_compile, engine, options)
                     numbers, texts = zip(*lines)
@@ -123,25 +128,54 @@ def augment(
     return result
 
 
-def _lines(path, options, counts=None):
-    """Yield the lines that `augment` must translate, and count the shard's lines in `counts`, an `AugmentResult`."""
-    counts = counts or AugmentResult()
+def _shard_lines(path, options):
+    """Yield (line number, line, hash) for the lines of the shard."""
     part, parts = options.shard
-    seen = set()
     for number, line in enumerate(read_lines(path), start=1):
         line = _plain(line)
         hashed = hash_text(line)
-        if hashed % parts != part - 1:
-            continue
-        counts.lines += 1
+        if hashed % parts == part - 1:
+            yield number, line, hashed
+
+
+def _count(path, options, result):
+    """Count the lines of the shard in an `AugmentResult`, and return the hashes of lines that occur several times.
+
+    The hashes are a sorted array, which is empty if `augment` translates repeated lines again. The function needs about
+    10 bytes per line, and more only for repeated lines.
+    """
+    hashes = array.array("Q")
+    for _, line, hashed in _shard_lines(path, options):
+        result.lines += 1
         if not line:
-            counts.blank += 1
-        elif hashed in seen:
-            counts.repeated += 1
-        else:
-            if options.drop_duplicates:
-                seen.add(hashed)
-            yield number, line
+            result.blank += 1
+        elif options.drop_duplicates:
+            hashes.append(hashed)
+    values = np.frombuffer(hashes, np.uint64)
+    values.sort()
+    again = values[1:][values[1:] == values[:-1]]
+    result.repeated = len(again)
+    return array.array("Q", np.unique(again).tobytes())
+
+
+def _lines(path, options, repeated):
+    """Yield (line number, line) for the lines that `augment` must translate.
+
+    Args:
+        path: Input file.
+        options: `AugmentOptions`.
+        repeated: Result of `_count`.
+    """
+    seen = bytearray(len(repeated))
+    for number, line, hashed in _shard_lines(path, options):
+        if not line:
+            continue
+        place = bisect.bisect_left(repeated, hashed)
+        if place < len(repeated) and repeated[place] == hashed:
+            if seen[place]:
+                continue
+            seen[place] = True
+        yield number, line
 
 
 def _translation(run, checkpoint, precision, jit_compile, engine, options):

@@ -4,6 +4,7 @@ import dataclasses
 import gzip
 import os
 import re
+import tracemalloc
 import types
 
 import pytest
@@ -83,6 +84,19 @@ def test_augment_skips_and_counts_lines_without_a_pair(translator, files):
     assert translator.lines == ["a", "b", "nothing", "1 2 3 4", "1 2 3 4 5", "tab here"]
     result = augment("run", path, output, dataclasses.replace(BACK, drop_duplicates=False))
     assert result.repeated == 0 and output.read_text().count("B\tb\n") == 2
+
+
+def test_search_for_repeated_lines_needs_little_memory(files):
+    count, result = 50_000, AugmentResult()
+    path = files[0](*range(count), *range(10))
+    tracemalloc.start()
+    try:
+        repeated = augmentation._count(path, BACK, result)
+        assert sum(1 for _ in augmentation._lines(path, BACK, repeated)) == count
+        assert tracemalloc.get_traced_memory()[1] < 30 * count
+    finally:
+        tracemalloc.stop()
+    assert result == AugmentResult(lines=count + 10, repeated=10)
 
 
 def test_augment_writes_each_output_of_a_line_once(translator, files):
