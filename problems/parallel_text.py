@@ -1,8 +1,10 @@
 """Problems for parallel text in your own files, in one or several directions."""
 
+import bisect
 import dataclasses
 import functools
 import heapq
+import itertools
 import logging
 import re
 from pathlib import Path
@@ -35,7 +37,8 @@ class ParallelText(TranslationProblem):
 
     The optional validation and test files have the same formats. All files may be compressed (.gz, .xz or .zst).
     Without validation files, the problem holds out 5% of the training pairs, but at most 1,000. A hash of the source
-    selects the pairs, so all copies of a sentence are in the same split.
+    selects the pairs, so all copies of a sentence are in the same split. The problem does not hold out pairs with an
+    empty side.
     """
 
     source: str = setting("en", "source language: ending of the source files, key in JSON, code in TMX")
@@ -48,7 +51,10 @@ class ParallelText(TranslationProblem):
         super().__post_init__()
         require(self.raw_dir, f"{self.name} needs the folder of your files. Add --raw_dir=FOLDER.")
         require(self.source != self.target, f"{self.name}: source and target must differ, got {self.source!r} twice")
-        self.splits = ("train", "validation", "test") if self._has("test") else ("train", "validation")
+
+    @property
+    def splits(self):  # type: ignore[override]
+        return ("train", "validation", "test") if self._has("test") else ("train", "validation")
 
     def sources(self, split):
         """Return the list of `PairSource`s of a split, which is empty if there are no files.
@@ -77,18 +83,31 @@ class ParallelText(TranslationProblem):
         except UserError:  # reading the files raises the same error later
             return True
 
+    def holds_out(self, split):
+        """Return whether a split consists of held-out training pairs."""
+        return split == "validation" and not self._has("validation")
+
     def corpus_files(self):
         return [path for split in self.splits for source in self.sources(split) for path in source.paths]
 
+    def split_files(self, split):
+        sources = self.sources("train" if self.holds_out(split) else split)
+        return [path for source in sources for path in source.paths]
+
+    def forget(self):
+        super().forget()
+        self.__dict__.pop("threshold", None)
+
     def pairs(self, split):
-        if split == "validation" and not self._has("validation"):
-            return self._part(self._read("train", weighted=False), held_out=True)
+        if self.holds_out(split):
+            pairs = self._part(self._read("train", weighted=False), held_out=True)
+            return (pair for pair in pairs if all(map(str.strip, pair)))
         pairs = self._read(split)
-        return self._part(pairs, held_out=False) if split == "train" and not self._has("validation") else pairs
+        return self._part(pairs, held_out=False) if split == "train" and self.holds_out("validation") else pairs
 
     def further_pairs(self):
         pairs = super().further_pairs()
-        return pairs if self._has("validation") else self._part(pairs, held_out=False)
+        return self._part(pairs, held_out=False) if self.holds_out("validation") else pairs
 
     def _read(self, split, weighted=True):
         for source in self.sources(split):
@@ -105,16 +124,25 @@ class ParallelText(TranslationProblem):
     @functools.cached_property
     def threshold(self):
         """Limit for hashes. Pairs with a lower hash are held out for validation."""
-        count = sum(1 for _ in self._read("train", weighted=False))
-        held_out = min(HELD_OUT_PAIRS, int(count * HELD_OUT_SHARE))
-        hashes = (hash_text(self._key(pair)) for pair in self._read("train", weighted=False))
-        lowest = heapq.nsmallest(held_out + 1, hashes)
+        count = itertools.count()
+        hashes = (hash_text(self._key(pair)) for pair, _ in zip(self._read("train", weighted=False), count))
+        lowest = heapq.nsmallest(HELD_OUT_PAIRS + 1, hashes)
+        total = next(count)
+        threshold = lowest[min(HELD_OUT_PAIRS, int(total * HELD_OUT_SHARE))] if lowest else 0
+        held_out = bisect.bisect_left(lowest, threshold)
+        names = f"validation.{self.source} and validation.{self.target}"
         require(
-            lowest[0] < lowest[-1],
-            f"{self.raw_dir}: {count} pairs are too few or too similar to hold out pairs for validation; add "
-            f"validation.{self.source} and validation.{self.target}",
+            held_out,
+            f"{self.raw_dir}: {total} pairs are too few or too similar to hold out pairs for validation; add {names}",
         )
-        return lowest[-1]
+        _log_once(f"  no {names} in {self.raw_dir}; holding out {held_out:,} of {total:,} training pairs")
+        return threshold
+
+
+@functools.cache
+def _log_once(message):
+    """Log a message, unless the process has already logged it."""
+    logger.info(message)
 
 
 SPLIT_NAME = re.compile(r"(?:train|validation|test)\.(\w+)(?:-(\w+)\.)?")
@@ -244,9 +272,11 @@ class MultilingualText(TranslationProblem):
             f"because {self.dropped_duplicates} would drop the copies; unset one of them",
         )
         self.parts = {name: self._part(name) for name in re.split(r"\s*,\s*", self.directions.strip())}
-        self.splits = ("train", "validation", "test")
-        if not any("test" in part.splits for part in self.parts.values()):
-            self.splits = ("train", "validation")
+
+    @property
+    def splits(self):  # type: ignore[override]
+        known = {split for part in self.parts.values() for split in part.splits}
+        return tuple(split for split in ("train", "validation", "test") if split in known)
 
     def _part(self, name):
         languages = re.fullmatch(r"(\w+)-(\w+)", name)
@@ -289,6 +319,15 @@ class MultilingualText(TranslationProblem):
                 if languages and (name := "-".join(languages)) not in known:
                     raise unknown(f"direction in problem.{split}", name, known)
         return [*dict.fromkeys(path for part in self.parts.values() for path in part.corpus_files())]
+
+    def split_files(self, split):
+        return [*dict.fromkeys(path for part in self.parts.values() for path in part.split_files(split))]
+
+    def forget(self):
+        super().forget()
+        self.__dict__.pop("weights", None)
+        for part in self.parts.values():
+            part.forget()
 
     def pairs(self, split):
         for name, part in self.parts.items():

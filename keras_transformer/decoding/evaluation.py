@@ -1,6 +1,7 @@
 """Evaluation of a run, which decodes a split and scores the outputs."""
 
 import dataclasses
+import logging
 import time
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from keras_transformer.metrics.significance import Comparison, check_comparable,
 from keras_transformer.runs.checkpoint import assign_model
 from keras_transformer.runs.run import Run
 from keras_transformer.tasks.parts import in_directions, score_parts
+from keras_transformer.tasks.prepared_corpus import changed_since
 from keras_transformer.tasks.problem import Problem
 from keras_transformer.utils.errors import UserError
 from keras_transformer.utils.progress import progress_bar
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +136,7 @@ def evaluate(
     problem = in_directions(run, directions)
     if with_paper_bleu:
         check_paper_bleu(problem)
-    sources, references = _examples(problem, split)
+    sources, references = _examples(run, problem, split)
     names = problem.part_names(split)
     if len(problem.parts) > 1 and (with_paper_bleu or compare_with is not None):
         flag = "--paper_bleu" if with_paper_bleu else "--compare"
@@ -197,7 +201,7 @@ def score_checkpoints(run, names, split="validation"):
         UserError: A checkpoint is missing or damaged.
     """
     problem, translator = run.problem, None
-    sources, references = _examples(problem, split)
+    sources, references = _examples(run, problem, split)
     part_names = problem.part_names(split)
     for name in names:
         weights = run.checkpoints.load(name, parts=("weights",))[0]["weights"]
@@ -209,8 +213,15 @@ def score_checkpoints(run, names, split="validation"):
         yield name, score_parts(problem, part_names, outputs, references)[0][-1]
 
 
-def _examples(problem, split):
-    """Return the list of sources and the list of references of a split."""
+def _examples(run, problem, split):
+    """Return the list of sources and the list of references of a split.
+
+    If a file has changed since training, so that the split may contain training pairs, log a warning.
+    """
+    if (run.path / "manifest.json").is_file() and (
+        remark := changed_since(problem, split, run.manifest().get("corpus", {}))
+    ):
+        logger.warning(f"{remark} since the run was trained, so the {split} split may contain training pairs")
     pairs = list(problem.examples(split))
     if not pairs:
         raise UserError(f"{problem.name} has no {split} pairs to score. Check the files in {problem.raw_dir}.")

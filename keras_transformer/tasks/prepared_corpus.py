@@ -16,7 +16,7 @@ CHUNK_FORMAT = 4  # format version of the chunk files, from which an interrupted
 
 def check_store(problem):
     """Return (whether the prepared corpus exists and is up to date, message to log or None)."""
-    problem.__dict__.pop("store", None)  # another process may have replaced the corpus
+    problem.forget()  # another process may have replaced the corpus
     if not (problem.prepared_dir / "manifest.json").is_file():
         return False, None
     corpus = {Path(path).resolve(): known for path, known in problem.store.manifest.get("corpus", {}).items()}
@@ -42,8 +42,35 @@ def check_store(problem):
 
 
 def _missing(paths):
-    """Return a remark about missing corpus files, or None if there are none."""
+    """Return a remark about missing corpus files, or None if the list is empty."""
     return f"{paths[0]} is missing; using the corpus prepared from it" if paths else None
+
+
+def changed_since(problem, split, corpus):
+    """Return a remark about a file that has changed since training, or None.
+
+    The remark means that training pairs may now be in the split. It is None for the training split, and for problems
+    without `raw_dir`.
+
+    Args:
+        problem: `Problem`.
+        split: Name of the split.
+        corpus: Entry "corpus" of a run's manifest, with {path: checksum, size and mtime} of the corpus files.
+    """
+    if split == "train" or not problem.raw_dir:
+        return None
+    try:
+        files, training = ({Path(path).resolve() for path in problem.split_files(one)} for one in (split, "train"))
+    except (UserError, OSError):  # other splits may be missing
+        return None
+    for path in sorted(files):
+        if str(path) in corpus and path.is_file() and not _is_same(path, corpus[str(path)]):
+            return f"{path} has changed"
+    if files & training:  # the split consists of held-out training pairs
+        for path in map(Path, sorted(corpus)):
+            if path.name.startswith(f"{split}.") and path.parent.is_dir() and not path.exists():
+                return f"{path} was removed"
+    return None
 
 
 def prepare_if_needed(problem):
@@ -69,7 +96,7 @@ def _prepare(problem):
                 work.clear()
                 raise UserError(f"{path} changed while it was read; rerun the command when the file is complete")
         work.finish()
-    problem.__dict__.pop("store", None)
+    problem.__dict__.pop("store", None)  # not `forget`, because the files have not changed
     for split, counts in problem.store.manifest["splits"].items():
         logger.info(f"  {split}: " + ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items()))
 

@@ -79,6 +79,10 @@ class Problem:
         """Return the paths of the corpus files, by default the Python file of the class. Download missing files."""
         return code_files(self)
 
+    def split_files(self, split: str) -> list:
+        """Return the paths of the files that determine the pairs of a split, by default all corpus files."""
+        return self.corpus_files()
+
     def further_files(self) -> list:
         """Return the paths of the files that contain additional training pairs."""
         return []
@@ -131,6 +135,10 @@ class Problem:
     def noise(self) -> dict:
         """{name of a split: `encoding.Noise` that changes pairs of the prepared corpus}."""
         return {}
+
+    def forget(self) -> None:
+        """Discard all cached results that depend on the corpus files or on the prepared corpus."""
+        self.__dict__.pop("store", None)
 
     def examples(self, split: str) -> Iterator[tuple[str, str]]:
         """Yield pairs of texts (source, target), in the direction of the problem.

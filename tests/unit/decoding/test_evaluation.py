@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sacrebleu
 from helpers.commands import SMALL, TEXT, write_text
+from helpers.logs import logged_lines
 from helpers.paths import ROOT
 from helpers.sharing import shared_folder
 
@@ -86,6 +87,20 @@ def test_all_scores_match_sacrebleu():
         assert lowercase.value > rest[0].value > 0
         assert chrf.signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|")
         assert lowercase.signature.startswith("nrefs:1|case:lc|eff:no|tok:13a|")
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_examples_warn_about_changed_files(run, tmp_path, split):
+    changed = shutil.copytree(run, tmp_path / "run")
+    manifest = json.loads((changed / "manifest.json").read_text())
+    (path,) = (name for name in manifest["corpus"] if name.endswith("test.en"))
+    manifest["corpus"][path] |= {"sha256": "0", "mtime_ns": 0}
+    (changed / "manifest.json").write_text(json.dumps(manifest))
+    opened = Run.open(changed)
+    with logged_lines() as logged:
+        assert evaluation._examples(opened, opened.problem, split)
+    warning = f"{path} has changed since the run was trained, so the test split may contain training pairs"
+    assert [line for line in logged if "training pairs" in line] == [warning] * (split == "test")
 
 
 def test_all_scores_of_symbols_are_their_scores():
