@@ -3,11 +3,8 @@
 Based on this state, a worker's callbacks make the same decisions as those of the chief, which has a run directory.
 """
 
-import dataclasses
-import functools
-
+from keras_transformer.config.hparams import HParams
 from keras_transformer.runs.checkpoint import Checkpoints
-from keras_transformer.runs.run import Run
 
 
 def state_of(run):
@@ -18,31 +15,28 @@ def state_of(run):
     }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class InMemoryRun(Run):
-    """Run that does not write to disk.
+class InMemoryRun:
+    """Run that does not write to disk, with the attributes of `Run` that training needs on all workers.
 
-    Attributes:
+    There is no `problem`, because the configuration contains the chief's paths, which a worker may be unable to read.
+
+    Args:
+        path: The run directory, for messages.
         state: Result of `state_of` on the chief.
     """
 
-    state: dict
-
-    @functools.cached_property
-    def checkpoints(self):
-        return _InMemoryCheckpoints(self.path / "checkpoints", self.state)
-
-    def create(self):
-        pass
-
-    def write_manifest(self, manifest):
-        pass
+    def __init__(self, path, state):
+        self.path, self.config, self._rows = path, state["config"], state["rows"]
+        self.hparams = HParams().replace(**self.config["hparams"])
+        self.checkpoints = _InMemoryCheckpoints(path / "checkpoints", state)
 
     def log(self, **values):
-        self.state["rows"].append(values)
+        """Keep a line of metrics."""
+        self._rows.append(values)
 
     def metrics(self):
-        return self.state["rows"]
+        """Return the lines of metrics, a list of dicts."""
+        return self._rows
 
 
 class _InMemoryCheckpoints(Checkpoints):

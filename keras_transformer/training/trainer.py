@@ -59,7 +59,7 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
         dry_run: Whether to stop after the summary of the run. A dry run writes nothing but the prepared corpus.
 
     Returns:
-        The `Run`.
+        The `Run`. Workers other than the chief return an `InMemoryRun`.
 
     Raises:
         UserError: The directory is not writable, is in use, or contains other files or a run with different settings.
@@ -106,7 +106,7 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
             with workers.together():
                 state = workers.broadcast(state_of(run) if workers.is_chief else None)
                 if not workers.is_chief:
-                    run = InMemoryRun(run.path, state["config"], state)
+                    run = InMemoryRun(run.path, state)
                 _train(run, problem, hparams, batches, options, stop, workers)
     return run
 
@@ -150,7 +150,8 @@ def _train(run, problem, hparams, batches, options, stop, workers):
         )
     if not start:  # before `create`, after which a run cannot change `keep_checkpoints`
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
-    run.create()
+    if workers.is_chief:
+        run.create()
     batches = adapt_batches(model, batches)
 
     nonfinite = NonFinite(start, run, batches)
@@ -167,7 +168,8 @@ def _train(run, problem, hparams, batches, options, stop, workers):
         logger.info(ended)
         return
     log_summary(run, problem, model, batches, options, distribution, workers.count)
-    run.write_manifest(make_manifest(run, model))  # describes the process that runs the following updates
+    if workers.is_chief:
+        run.write_manifest(make_manifest(run, model))  # describes the process that runs the following updates
     if start:
         run.checkpoints.check_room(model, hparams.keep_checkpoints)
     run.log(

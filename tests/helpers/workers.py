@@ -28,12 +28,12 @@ def tf_config(addresses, index):
 
 
 def spawn_workers(count, *arguments, cwd):
-    """Start `train` in `count` worker processes and return the processes."""
+    """Start `train` in `count` worker processes and return the processes. Each one prepares its own corpus."""
     addresses = [f"localhost:{port}" for port in free_ports(count)]
     processes = []
     for number in range(count):
         variables = {"KERAS_BACKEND": BACKEND, "TF_CPP_MIN_LOG_LEVEL": "3"}
-        flags = ["--strategy=multiworker"]
+        flags = ["--strategy=multiworker", f"--data_dir={cwd}/data-{number}"]  # as on machines without a shared disk
         if BACKEND == "tensorflow":
             variables["TF_CONFIG"] = tf_config(addresses, number)
         else:

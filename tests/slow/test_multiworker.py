@@ -26,13 +26,13 @@ CHANGES = {
 }  # fmt: skip
 
 
-def flags(folder, steps=100_000):
+def flags(steps=100_000):
     """Return the flags of a run with batches of different sizes. By default, the run is too long to complete."""
     changes = {**CHANGES, "train_steps": steps}
     names = ("num_layers", "d_model", "d_ff", "num_heads", "dropout", "warmup_steps", *changes)
     given = [f"--{name}={getattr(small(**changes), name)}" for name in names]
     given += [argument for name, value in PARAMETERS.items() for argument in ("--set", f"problem.{name}={value}")]
-    return ["--problem=reverse", "--hparams=base", f"--data_dir={folder}/data", "--output_dir=run", *given]
+    return ["--problem=reverse", "--hparams=base", "--output_dir=run", *given]
 
 
 def trained_alone(folder, run, steps):
@@ -74,7 +74,7 @@ def test_multiworker_trains_as_one_and_stops_together(tmp_path):
     SIGTERM to one worker stops both. Their updates must equal those of a single worker. After the loss of a worker,
     the other one must end with an error, and the job must resume and finish.
     """
-    arguments, steps = flags(tmp_path), Checkpoints(tmp_path / "run" / "checkpoints").steps
+    arguments, steps = flags(), Checkpoints(tmp_path / "run" / "checkpoints").steps
     first, second, _ = interrupt(
         spawn_workers(2, *arguments, cwd=tmp_path), steps, lambda process: process.send_signal(signal.SIGTERM)
     )
@@ -93,7 +93,7 @@ def test_multiworker_trains_as_one_and_stops_together(tmp_path):
     assert seconds < 60
 
     last = steps()[-1] + MEET_EVERY
-    first, second = outcomes(spawn_workers(2, *flags(tmp_path, last), cwd=tmp_path), PATIENCE)
+    first, second = outcomes(spawn_workers(2, *flags(last), cwd=tmp_path), PATIENCE)
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
     assert steps()[-1] == last and f"validation at step {last:,}" in first[1]
 

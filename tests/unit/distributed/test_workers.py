@@ -10,6 +10,8 @@ import threading
 
 import numpy as np
 import pytest
+from helpers.quick import quick_runs
+from helpers.training_alike import small
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ import keras_transformer as kt
 from keras_transformer.distributed.in_memory_run import InMemoryRun, state_of
 from keras_transformer.distributed.workers import WorkerLost, Workers, _SeveralWorkers
 from keras_transformer.runs.run import Run
+from keras_transformer.training import trainer
 from keras_transformer.training.signals import MEET_EVERY, SharedStop, StopRequest
 
 
@@ -115,18 +118,43 @@ def test_workers_see_signal_at_the_same_update():
 
 def test_in_memory_run_matches_run_and_writes_nothing(home, tmp_path):
     run = Run.open(home.run)
-    shadow = InMemoryRun(tmp_path / "shadow", run.config, json.loads(json.dumps(state_of(run))))
+    shadow = InMemoryRun(tmp_path / "shadow", json.loads(json.dumps(state_of(run))))
     for one in ("best", "steps"):
         assert getattr(shadow.checkpoints, one)() == getattr(run.checkpoints, one)()
     assert [row for row in run.metrics() if row["kind"] == "validation"] == shadow.metrics()
-    shadow.create()
-    shadow.write_manifest({})
+    assert (shadow.config, shadow.hparams) == (run.config, run.hparams)
     shadow.log(kind="validation", step=9)
     shadow.checkpoints.save(9, {}, {})
     shadow.checkpoints.mark_best(9, {"score": 1.0})
     shadow.checkpoints.prune(1)
     assert shadow.metrics()[-1]["step"] == shadow.checkpoints.best_step() == shadow.checkpoints.steps()[-1] == 9
     assert not list(tmp_path.iterdir())
+
+
+class Follower(Workers):
+    """The second of two workers, whose chief computes the same values and starts a run with the given settings."""
+
+    number, count = 1, 2
+
+    def __init__(self, config):
+        self.states = [{"config": config, "rows": [], "best": None, "steps": []}]
+
+    def broadcast(self, value):
+        return self.states.pop() if self.states else value
+
+
+def test_worker_needs_no_paths_of_chief(tmp_path, monkeypatch):
+    """Train as a worker that cannot read the directories of the chief."""
+    own, hparams = {"num_symbols": 4, "longest": 5, "train_pairs": 30}, small(train_steps=2, beam_size=1)
+    problem = kt.problem("reverse", data_dir=tmp_path / "data", **own)
+    chief = kt.problem("reverse", data_dir="/chief/data", **own)
+    workers = Follower(Run.configure(tmp_path / "run", chief, "", hparams).config)
+    monkeypatch.setattr(trainer, "join", lambda *_: workers)
+    with quick_runs():
+        run = trainer.train_model(problem, hparams, tmp_path / "run")
+    assert run.config["problem"]["data_dir"] == "/chief/data" and not hasattr(run, "problem")
+    assert [row["step"] for row in run.metrics() if row["kind"] == "validation"] == [2] == run.checkpoints.steps()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["data"]
 
 
 def test_worker_lost_is_raised_for_lost_connections_only():
