@@ -19,7 +19,7 @@ DONE = "done"
 class Heartbeat(threading.Thread):
     """Thread that sends heartbeats and checks those of the other processes.
 
-    The thread ends when `end` is called, the store becomes unavailable, or another process is lost.
+    The thread ends when `end` or `abandon` is called, the store becomes unavailable, or another process is lost.
 
     Args:
         store: Object with `key_value_set(key, value, allow_overwrite)` and `key_value_dir_get(folder)`, which returns
@@ -35,7 +35,13 @@ class Heartbeat(threading.Thread):
         super().__init__(name="heartbeat", daemon=True)
         self.store, self.number, self.count, self.lost = store, number, count, lost
         self.every, self.silence = every, silence
-        self.over = threading.Event()
+        self.over, self.finished = threading.Event(), False
+
+    def abandon(self):
+        """Stop sending heartbeats without an announcement, so that the other processes count this one as lost."""
+        self.over.set()
+        if not self.is_alive():  # the other processes wait for the first heartbeat without a time limit
+            self._exchange(0)
 
     def end(self):
         """Announce that this process has finished, and end the thread.
@@ -43,6 +49,7 @@ class Heartbeat(threading.Thread):
         Call this method before Python exits. If the thread returned from the store's C++ code while Python was
         shutting down, the process would abort.
         """
+        self.finished = True
         self.over.set()
         if self.is_alive():
             self.join(self.silence)
@@ -67,7 +74,8 @@ class Heartbeat(threading.Thread):
                 elif now - since > self.silence:
                     return self.lost(other)
             self.over.wait(self.every)
-        self._exchange(DONE)
+        if self.finished:
+            self._exchange(DONE)
 
     def _exchange(self, value):
         """Write the value of this process. Return {key: value} for all processes, or None if the store is closed."""

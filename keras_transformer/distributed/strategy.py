@@ -69,12 +69,12 @@ def _tensorflow_strategy(name, number):
         _check_all(strategy.extended.worker_devices, number)
         return strategy
     devices = [device.name for device in tf.config.list_logical_devices("GPU")]
-    if name == "auto" and not _several(devices, number):
+    cpus = [device.name for device in tf.config.list_logical_devices("CPU")]
+    if name == "auto" and not _several(devices, cpus, number, "mirrored"):
         return None
     if devices:
         return tf.distribute.MirroredStrategy(_first(devices, number))
-    devices = [device.name for device in tf.config.list_logical_devices("CPU")]
-    return tf.distribute.MirroredStrategy(_first(devices, number), tf.distribute.ReductionToOneDevice())
+    return tf.distribute.MirroredStrategy(_first(cpus, number), tf.distribute.ReductionToOneDevice())
 
 
 def _jax_distribution(name, number):
@@ -84,25 +84,37 @@ def _jax_distribution(name, number):
 
         _check_all(jax.local_devices(), number)
         return keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
-    if name == "auto" and not _several([device for device in devices if not device.startswith("cpu")], number):
+    cpus = [device for device in devices if device.startswith("cpu")]
+    if name == "auto" and not _several([device for device in devices if device not in cpus], cpus, number, "jax"):
         return None
     return keras.distribution.DataParallel(devices=_first(devices, number))
 
 
-def _several(accelerators, number):
-    """Return whether the strategy "auto" uses several devices."""
-    return len(_first(accelerators, number)) > 1
+def _several(accelerators, cpus, number, strategy):
+    """Return whether the strategy "auto" uses several devices.
+
+    Raises:
+        UserError: There are fewer than `number` accelerators. If there are enough `cpus`, the message names `strategy`,
+            which can use them.
+    """
+    if number == 1:  # the accelerator or, without accelerators, the CPU
+        return False
+    if number is not None and number > len(accelerators):
+        other = f", or use --strategy={strategy} to train on CPU devices" * (not accelerators and number <= len(cpus))
+        raise UserError(_too_few("accelerators", accelerators, number) + f". Lower --devices{other}.")
+    return len(accelerators[:number]) > 1
 
 
 def _first(devices, number):
     """Return the first `number` devices, or all devices if `number` is None."""
     if number is not None and number > len(devices):
-        found = f"{len(devices)}: {', '.join(map(str, devices))}" if devices else "none"
-        raise UserError(
-            f"--devices must not exceed the number of available devices, got {number}; "
-            f"{keras.backend.backend()} finds {found}"
-        )
+        raise UserError(_too_few("available devices", devices, number) + ". Lower --devices.")
     return devices[:number]
+
+
+def _too_few(kind, devices, number):
+    found = f"{len(devices)}: {', '.join(map(str, devices))}" if devices else "none"
+    return f"--devices must not exceed the number of {kind}, got {number}; {keras.backend.backend()} finds {found}"
 
 
 def _check_all(devices, number):

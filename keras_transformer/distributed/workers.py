@@ -178,6 +178,7 @@ class _JaxWorkers(_SeveralWorkers):
         except Exception as error:
             # Otherwise JAX would wait for the others at exit for minutes, while they wait for this process.
             atexit.register(_exit_now, getattr(error, "status", 1))
+            self.heartbeat.abandon()  # the caller may catch the error and keep this process alive
             raise
         except BaseException:  # a signal arrived
             self.heartbeat.end()

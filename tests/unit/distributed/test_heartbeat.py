@@ -8,6 +8,7 @@ import keras
 import pytest
 
 from keras_transformer.distributed import heartbeat as heartbeat_module
+from keras_transformer.distributed import workers as workers_module
 from keras_transformer.distributed.heartbeat import DONE, Heartbeat
 from keras_transformer.distributed.workers import _JaxWorkers
 from keras_transformer.training.signals import Interrupted
@@ -100,6 +101,23 @@ def test_heartbeat_does_not_miss_finished_worker():
     time.sleep(1)
     assert heartbeat.is_alive() and not lost
     heartbeat.end()
+
+
+@pytest.mark.parametrize("watches", [True, False])
+def test_heartbeat_stops_silently_after_an_error(monkeypatch, watches):
+    """Check that the others notice an error of a worker whose caller catches the error and keeps the process alive."""
+    monkeypatch.setattr(workers_module.atexit, "register", lambda *_: None)
+    worker, store = object.__new__(_JaxWorkers), Store()
+    worker.heartbeat = Heartbeat(store, 1, 2, None, every=0.01)
+    with contextlib.suppress(ValueError), worker.leaving():
+        if watches:
+            worker.watch()
+            while "present/1" not in store:
+                time.sleep(0.01)
+        raise ValueError
+    other, lost = started(store, 0, 2, every=0.01, silence=0.5)
+    other.join(10)
+    assert lost == [1] and store["present/1"] != DONE
 
 
 @pytest.mark.backend

@@ -127,6 +127,9 @@ def test_training_resets_keras_distribution(two_devices):
 def test_make_strategy_chooses_devices():
     assert make_strategy("jax").num_model_replicas == 2 and count_accelerators(make_strategy("jax")) == 0
     assert make_strategy("one") is None and make_strategy("auto") is None  # "auto" ignores CPU devices
+    assert make_strategy("auto", 1) is None
+    with pytest.raises(kt.UserError, match="accelerators, got 2; jax finds none. Lower --devices, or use .*=jax "):
+        make_strategy("auto", 2)
     with pytest.raises(kt.UserError, match="needs KERAS_BACKEND=tensorflow, got jax; use --strategy=jax"):
         make_strategy("mirrored")
     with pytest.raises(kt.UserError, match="unknown strategy 'jaxx': did you mean jax"):

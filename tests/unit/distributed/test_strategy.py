@@ -114,6 +114,17 @@ def test_make_strategy_mirrors_all_or_the_given_devices():
     assert make_strategy("mirrored").num_replicas_in_sync == 4
     assert make_strategy("mirrored", 2).num_replicas_in_sync == 2
     assert make_strategy("one") is None
+    with pytest.raises(kt.UserError, match=r"available devices, got 5; tensorflow finds 4: .*Lower --devices"):
+        make_strategy("mirrored", 5)
+
+
+def test_auto_strategy_uses_one_device_without_accelerators():
+    assert make_strategy("auto") is None and make_strategy("auto", 1) is None
+    said = r"number of accelerators, got 2; tensorflow finds none\. Lower --devices, or use --strategy=mirrored "
+    with pytest.raises(kt.UserError, match=said):
+        make_strategy("auto", 2)
+    with pytest.raises(kt.UserError, match=r"got 5; tensorflow finds none\. Lower --devices\.$"):
+        make_strategy("auto", 5)
 
 
 def test_mirrored_train_resumes_to_same_weights(tmp_path):
