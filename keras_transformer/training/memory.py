@@ -13,7 +13,7 @@ OUT_OF_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|ResourceExhausted|MemoryError|ba
 
 @contextlib.contextmanager
 def memory_errors(options):
-    """Turn an out-of-memory error in a `with` block into a `UserError` that suggests flags to save memory.
+    """Turn an out-of-memory error in a `with` block into a `UserError` that suggests how to save memory.
 
     Args:
         options: `TrainOptions`.
@@ -28,8 +28,9 @@ def memory_errors(options):
         flags += ["--precision=bfloat16"] * (options.precision == "float32")
         cause = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": ")
         raise UserError(
-            f"training ran out of memory ({cause}); try {' or '.join(flags)}, or a smaller --batch_tokens in another "
-            "--output_dir"
+            f"training ran out of memory ({cause}); stop other programs that use this memory, or try "
+            f"{' or '.join(flags)}, or a smaller --batch_tokens in another --output_dir. In a validation, only the "
+            "precision, --batch_tokens and --beam_size matter."
         ) from error
 
 

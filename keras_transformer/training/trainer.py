@@ -95,7 +95,8 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
         if dry_run:
             if workers.is_chief:
                 run.check_corpus()
-            _dry_run(run, problem, batches, options, workers)
+            with memory_errors(options):
+                _dry_run(run, problem, batches, options, workers)
             return run
         with run.locked() if workers.is_chief else contextlib.nullcontext(), stop_request() as stop:
             if workers.is_chief:
@@ -103,7 +104,7 @@ def _train_as_worker(workers, configure, problem, options, dry_run):
                 run.check_corpus()
             if workers.count > 1:
                 stop = SharedStop(stop, workers)
-            with workers.together():
+            with workers.together(), memory_errors(options):
                 state = workers.broadcast(state_of(run) if workers.is_chief else None)
                 if not workers.is_chief:
                     run = InMemoryRun(run.path, state)
@@ -178,7 +179,6 @@ def _train(run, problem, hparams, batches, options, stop, workers):
     )  # fmt: skip
     began = time.monotonic()
     with (
-        memory_errors(options),
         _compiling_ahead(start, batches, hparams.train_steps - start) as first_callbacks,
         progress_bar("training", hparams.train_steps, start) as progress.advance,
     ):

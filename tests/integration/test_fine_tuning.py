@@ -1,5 +1,7 @@
 """Tests of `train --init_from`, which starts from the weights of another run and copies embeddings by piece."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from helpers.quick import quick_runs
 import keras_transformer as kt
 from keras_transformer.pretrained.huggingface import read_marian
 from keras_transformer.runs.run import Run
-from keras_transformer.training.finetune import initialise
+from keras_transformer.training.finetune import check_settings, initialise
 from keras_transformer.training.trainer import train_model
 
 HPARAMS = kt.HParams(
@@ -84,6 +86,25 @@ def test_init_from_rejects_another_size(folder, source):
     with pytest.raises(kt.UserError, match=said):
         start(folder, "wider", source, 5, hparams=other)
     assert not (folder / "wider").exists()
+
+
+@pytest.mark.parametrize(
+    "old, new, said",
+    [
+        ({}, {"model": "transformer"}, r"model differs\. Add --model=word_aligned_transformer\.$"),
+        (
+            {"encoder_attention": "additive"}, {"encoder_attention": "restricted", "attention_window": 3},
+            r"encoder_attention differs\. Add --encoder_attention=additive --attention_window=none\.$",
+        ),
+        ({"positions": "learned", "max_length": 9}, {"positions": "learned"}, r"max_length .* Add --max_length=9\.$"),
+        ({}, {"encoder_attention": "restricted", "attention_window": 3, "max_length": 9}, None),
+    ],
+)  # fmt: skip
+def test_check_settings_names_flags(tmp_path, old, new, said):
+    problem_of_run = kt.problem("reverse", data_dir=tmp_path)
+    run = Run.configure(tmp_path / "run", problem_of_run, "", HPARAMS.replace(**old))
+    with pytest.raises(kt.UserError, match=said) if said else contextlib.nullcontext():
+        check_settings(run, HPARAMS.replace(**new))
 
 
 @pytest.mark.parametrize(

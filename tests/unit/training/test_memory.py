@@ -10,7 +10,7 @@ import keras_transformer as kt
 from keras_transformer.data.batch_plan import BatchPlan
 from keras_transformer.data.length_index import LengthIndex
 from keras_transformer.models.seq2seq_model import Seq2SeqModel
-from keras_transformer.training import memory
+from keras_transformer.training import memory, trainer
 from keras_transformer.utils.errors import UserError
 
 HPARAMS = kt.HParams(num_layers=1, d_model=64, d_ff=512, num_heads=2, batch_tokens=8000)
@@ -22,12 +22,17 @@ def run_out_of_memory(*_, **__):
     return ops.convert_to_numpy(ops.zeros((10**8, 10**7)))
 
 
-def test_train_reports_memory_errors_with_flags(call, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "owner, name, flags",
+    [(Seq2SeqModel, "fit", []), (trainer, "log_summary", []), (trainer, "build_model", ["--dry_run"])],
+)
+def test_train_reports_memory_errors_with_flags(call, tmp_path, monkeypatch, owner, name, flags):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Seq2SeqModel, "fit", run_out_of_memory)
+    monkeypatch.setattr(owner, name, run_out_of_memory)
     name = "RESOURCE_EXHAUSTED" if keras.backend.backend() == "jax" else "ResourceExhausted"
-    flags = "try --accumulate=6 or --remat or --precision=bfloat16, or a smaller --batch_tokens in another --output_dir"
-    call("train", *REVERSE, "--accumulate=3").refused("training ran out of memory (", name, flags)
+    said = "try --accumulate=6 or --remat or --precision=bfloat16, or a smaller --batch_tokens in another --output_dir"
+    outcome = call("train", *REVERSE, "--accumulate=3", *flags)
+    outcome.refused("training ran out of memory (", name, "stop other programs", said, "In a validation, only")
 
 
 def test_memory_errors_name_only_flags_that_save_memory():
