@@ -29,7 +29,8 @@ def atomic_open(path, mode="w"):
         mode: "w" for UTF-8 text, "wb" for bytes.
 
     Raises:
-        UserError: The file cannot be written.
+        UserError: The temporary file cannot be created.
+        OSError: The file cannot be written or renamed, for example because the disk is full.
     """
     path = _resolve(path)
     temporary = path if _is_stream(path) else _temporary_name(path)
@@ -55,7 +56,8 @@ def open_partial(path):
         path: Path of the file. The function follows symbolic links, and opens devices and pipes directly.
 
     Raises:
-        UserError: The file cannot be written, or another process is writing it.
+        UserError: The partial file cannot be created, or another process is writing it.
+        OSError: The file cannot be written or renamed, for example because the disk is full.
     """
     path = _resolve(path)
     if _is_stream(path):
@@ -96,7 +98,8 @@ def atomic_directory(path):
     """Create a temporary directory next to `path`, and rename the directory to `path` on success.
 
     Raises:
-        UserError: The directory cannot be written.
+        UserError: The temporary directory cannot be created.
+        OSError: The directory cannot be renamed.
     """
     path = _check_directory(path)
     temporary = _temporary_name(path)
@@ -252,7 +255,7 @@ def _open(path, mode):
     """Open a file as UTF-8 text or bytes, and create its directory.
 
     Raises:
-        UserError: The file cannot be written.
+        UserError: The file or its directory cannot be created.
     """
     try:
         path = Path(path)
@@ -368,7 +371,7 @@ def finite_or_null(values):
 
 
 def write_json(path, value):
-    """Write `value` to a JSON file atomically."""
+    """Write `value` to a JSON file atomically. The function raises the same errors as `atomic_open`."""
     with atomic_open(path) as file:
         json.dump(value, file, indent=2, ensure_ascii=False)
         file.write("\n")
