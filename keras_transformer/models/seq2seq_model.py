@@ -217,10 +217,14 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
                 with self.device_scope():
                     return super().fit(batches, *args, validation_data=validation_data, **kwargs)
             finally:
-                self.batches_read[x] = batches_before + self._num_updates() - updates_before
+                self.batches_read[x] = batches_before + max(0, self._num_updates() - updates_before)
 
     def _num_updates(self):
-        return int(ops.convert_to_numpy(self.optimizer.iterations))
+        """Return the number of updates so far, or 0 if a failed update on JAX has deleted the optimizer's state."""
+        try:
+            return int(ops.convert_to_numpy(self.optimizer.iterations))
+        except (RuntimeError, TypeError):  # the array has been deleted, or the variable has no value
+            return 0
 
     def evaluate(self, x=None, *args, **kwargs):
         """Evaluate the model as in Keras. With `TokenBatches`, make one pass over the corpus."""

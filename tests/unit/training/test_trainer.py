@@ -317,6 +317,28 @@ def test_fit_again_continues_with_the_next_batch(problem, monkeypatch):
     assert first == [3, 5, 3, 5] and batches.start == 3
 
 
+@pytest.mark.backend
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="only JAX deletes the state of a failed update")
+@pytest.mark.parametrize("updates", [0, 1])
+def test_fit_keeps_error_and_batch_count_on_failure(problem, updates):
+    model, batches = kt.Transformer.from_hparams(hparams, problem), problem.batches("train", hparams)
+    model.compile(**kt.compile_arguments(hparams))
+    model.fit(batches, steps_per_epoch=1, verbose=0)
+    original, calls = model.train_function, []
+
+    def interrupted(*arguments):
+        result = original(*arguments)
+        calls.append(1)
+        if len(calls) > updates:
+            raise KeyboardInterrupt
+        return result
+
+    model.train_function = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(batches, steps_per_epoch=2, verbose=0)
+    assert model.batches_read[batches] == 1
+
+
 def test_validation_decodes_at_interval_and_end(problem, tmp_path):
     changes = {"best_metric": "nll", "eval_steps": 2, "decode_steps": 3, "checkpoint_steps": 2}
     seldom = dataclasses.replace(hparams, **changes, train_steps=6)
