@@ -14,19 +14,21 @@ class TiedEmbedding(keras.layers.Layer):
         vocab_size: Number of tokens.
         d_model: Width of an embedding.
         seed: Seed for the initial weights.
+        mask_zero: Whether token 0 is padding. If so, the embeddings have a Keras mask, as with
+            `keras.layers.Embedding`.
 
     Call arguments:
         inputs: int `[batch, length]`, or with `reverse=True` floating point `[..., d_model]`.
         reverse: Whether to project states to logits instead of embedding tokens.
 
     Returns:
-        `[batch, length, d_model]`, or with `reverse=True` `[..., vocab_size]`.
+        `[batch, length, d_model]`, or with `reverse=True` `[..., vocab_size]`, with the Keras mask of `inputs`.
     """
 
-    def __init__(self, vocab_size, d_model, seed=None, **kwargs):
+    def __init__(self, vocab_size, d_model, seed=None, mask_zero=False, **kwargs):
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.vocab_size, self.d_model, self.seed = vocab_size, d_model, seed
+        self.vocab_size, self.d_model, self.seed, self.mask_zero = vocab_size, d_model, seed, mask_zero
 
     def build(self, input_shape=None):
         self.table = self.add_weight(
@@ -35,18 +37,23 @@ class TiedEmbedding(keras.layers.Layer):
 
     def call(self, inputs, reverse=False):
         if reverse:
-            return self.logits(inputs)
+            return self._project(inputs)
         vectors = ops.take(self.table, inputs, axis=0)
         return ops.cast(vectors, self.compute_dtype) * self.d_model**0.5
 
     def logits(self, states):
-        """Project states `[..., d_model]` to logits `[..., vocab_size]`."""
-        if isinstance(states, keras.KerasTensor):
-            return self(states, reverse=True)  # a functional model keeps layers, but not the operations on weights
+        """Project states `[..., d_model]` to logits `[..., vocab_size]`, with the Keras mask of the states."""
+        return self(states, reverse=True)  # a call of the layer, so that Keras keeps the mask and tracks the weights
+
+    def _project(self, states):
         # TensorFlow multiplies by a transposed array without copying it only if both arrays are matrices.
         rows = ops.reshape(states, (-1, self.d_model))
         logits = ops.matmul(rows, ops.transpose(ops.cast(self.table, states.dtype)))
         return ops.reshape(logits, (*ops.shape(states)[:-1], self.vocab_size))
+
+    def compute_mask(self, inputs, previous_mask=None):
+        is_tokens = "int" in keras.backend.standardize_dtype(inputs.dtype)
+        return ops.not_equal(inputs, 0) if self.mask_zero and is_tokens else previous_mask
 
     def compute_output_shape(self, input_shape):
         return (*input_shape, self.d_model)
@@ -56,5 +63,5 @@ class TiedEmbedding(keras.layers.Layer):
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
     def get_config(self):
-        own = {"vocab_size": self.vocab_size, "d_model": self.d_model, "seed": self.seed}
+        own = {name: getattr(self, name) for name in ("vocab_size", "d_model", "seed", "mask_zero")}
         return {**super().get_config(), **own}

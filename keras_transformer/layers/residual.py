@@ -26,7 +26,7 @@ class Residual(keras.layers.Layer):
         `[batch, length, d_model]`.
 
     Raises:
-        UserError: The sublayer is a Keras layer and `x` is an input of a functional model, which would not track it.
+        UserError: `x` is a tensor of a functional model, which would not train the layers that `sublayer` calls.
     """
 
     normalizes_stack = False
@@ -41,10 +41,11 @@ class Residual(keras.layers.Layer):
         self.normalization = LayerNormalization(epsilon=self.epsilon, dtype=self.dtype_policy, name="normalization")
 
     def __call__(self, x, sublayer, **arguments):
-        if isinstance(x, keras.KerasTensor) and isinstance(sublayer, keras.layers.Layer):
+        if isinstance(x, keras.KerasTensor):
+            name = type(self).__name__
             raise UserError(
-                f"a functional model would not train {type(sublayer).__name__}, the sublayer of {type(self).__name__}. "
-                "Call both layers in the `call` method of your own layer or model."
+                f"{name} cannot be called on a tensor of a functional model, which would not train the layers in the "
+                f"sublayer. Call {name} in the `call` method of your own layer or model."
             )
         return super().__call__(x, sublayer=sublayer, **arguments)
 

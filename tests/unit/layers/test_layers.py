@@ -285,7 +285,9 @@ CASES = {
     "PreNorm": Case(PreNorm, dict(dropout=0.1, seed=3), call=SUBLAYER),
     "SinusoidalPositions": Case(SinusoidalPositions, dict(d_model=8), (POSITIONS,), shape=(5, 8)),
     "LearnedPositions": Case(LearnedPositions, dict(d_model=8, max_length=5, seed=3), (POSITIONS,), shape=(5, 8)),
-    "TiedEmbedding": Case(TiedEmbedding, dict(vocab_size=7, d_model=8, seed=3), (TOKENS,), shape=(2, 2, 8)),
+    "TiedEmbedding": Case(
+        TiedEmbedding, dict(vocab_size=7, d_model=8, seed=3, mask_zero=True), (TOKENS,), shape=(2, 2, 8)
+    ),
     "EncoderLayer": Case(EncoderLayer, {**STACK, **DROPOUTS}),
     "DecoderLayer": Case(DecoderLayer, {**STACK, **DROPOUTS}, (X, MEMORY)),
     "Encoder": Case(Encoder, {"num_layers": 2, **STACK, **DROPOUTS}),
@@ -353,8 +355,9 @@ def test_layer_output_shape_and_dtype(case, policy):
     np.testing.assert_allclose(np.asarray(output, "float32"), reference, atol=0 if policy == "float32" else 0.1)
 
 
-@every_layer
-def test_layer_is_built_by_symbolic_call(case):
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not issubclass(case.layer, Residual)])
+def test_layer_is_built_by_symbolic_call(name):
+    case = CASES[name]
     inputs = [keras.Input(x.shape[1:], batch_size=len(x), dtype=x.dtype) for x in case.inputs]
     layer = case.layer(**case.arguments)
     assert layer(*inputs, **case.call).shape == case.shape

@@ -14,15 +14,10 @@ TOKENS = np.array([[1, 2, 3, 0, 0], [4, 5, 6, 7, 8]])
 STACK = dict(d_model=WIDTH, d_ff=12, num_heads=2)
 
 
-def tied_model():
-    embedding, tokens = layers.TiedEmbedding(VOCAB, WIDTH), keras.Input((None,), dtype="int32")
-    states = layers.SinusoidalPositions(WIDTH)(embedding(tokens))
-    return keras.Model(tokens, embedding.logits(states)), embedding
-
-
 @pytest.mark.backend
 def test_tied_embedding_projects_with_trained_matrix(tmp_path):
-    model, embedding = tied_model()
+    embedding = layers.TiedEmbedding(VOCAB, WIDTH)
+    model = functional_tied_model(embedding)
     before = np.asarray(embedding.table)
     assert model.outputs[0].shape == (None, None, VOCAB)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -34,6 +29,52 @@ def test_tied_embedding_projects_with_trained_matrix(tmp_path):
     model.save(tmp_path / "x.keras")
     loaded = keras.saving.load_model(tmp_path / "x.keras")
     np.testing.assert_allclose(loaded.predict(TOKENS, verbose=0), expected, rtol=1e-4, atol=1e-5)
+
+
+class TiedModel(keras.Model):
+    """A user's own subclassed model, which embeds tokens and projects them to logits."""
+
+    def __init__(self, embedding):
+        super().__init__()
+        self.embedding, self.positions = embedding, layers.SinusoidalPositions(WIDTH)
+
+    def call(self, tokens):
+        return self.embedding.logits(self.positions(self.embedding(tokens)))
+
+
+def functional_tied_model(embedding):
+    tokens = keras.Input((None,), dtype="int32")
+    return keras.Model(tokens, embedding.logits(layers.SinusoidalPositions(WIDTH)(embedding(tokens))))
+
+
+@pytest.mark.backend
+@pytest.mark.parametrize("make", [TiedModel, functional_tied_model])
+def test_tied_embedding_propagates_mask_to_loss(make):
+    found = []
+    for mask_zero, weights in ((True, None), (False, TOKENS != 0)):
+        model = make(layers.TiedEmbedding(VOCAB, WIDTH, seed=1, mask_zero=mask_zero))
+        model.compile(loss=kt.SmoothedCrossEntropy())
+        found.append(model.evaluate(TOKENS, TOKENS, sample_weight=weights, verbose=0))
+        unmasked = model.evaluate(TOKENS, TOKENS, verbose=0)
+    np.testing.assert_allclose(*found, rtol=1e-5)
+    assert unmasked > found[0] * 1.1
+
+
+@pytest.mark.backend
+@pytest.mark.parametrize("mask_zero", [True, False])
+def test_tied_embedding_masks_like_keras_embedding(mask_zero):
+    tied = layers.TiedEmbedding(VOCAB, WIDTH, mask_zero=mask_zero)
+    expected = keras.layers.Embedding(VOCAB, WIDTH, mask_zero=mask_zero)(TOKENS)
+    found = [getattr(x, "_keras_mask", None) for x in (tied(TOKENS), tied.logits(tied(TOKENS)), expected)]
+    for mask in found:
+        np.testing.assert_array_equal(mask, TOKENS != 0 if mask_zero else None)
+
+
+@pytest.mark.backend
+def test_tied_embedding_logits_build_layer():
+    tied, states = layers.TiedEmbedding(VOCAB, WIDTH), normal(1, 2, WIDTH)
+    found = tied.logits(states)
+    np.testing.assert_allclose(found, states @ np.asarray(tied.table).T, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.backend
@@ -78,10 +119,37 @@ def test_layers_without_seed_differ(make):
     np.testing.assert_array_equal(make(**STACK, seed=3)(x), make(**STACK, seed=3)(x))
 
 
-def test_residual_rejects_layer_that_would_not_be_trained():
-    dense, x = keras.layers.Dense(WIDTH), keras.Input((3, WIDTH))
-    with pytest.raises(kt.UserError, match="would not train Dense"):
-        layers.PreNorm()(x, sublayer=dense)
+@pytest.mark.parametrize("residual", [layers.PostNorm, layers.PreNorm])
+@pytest.mark.parametrize("wrap", [lambda layer: layer, lambda layer: lambda x: layer(x)], ids=["layer", "function"])
+def test_residual_rejects_tensor_of_functional_model(residual, wrap):
+    with pytest.raises(kt.UserError, match=f"which would not train .* Call {residual.__name__} in the `call` method"):
+        residual()(keras.Input((3, WIDTH)), sublayer=wrap(keras.layers.Dense(WIDTH)))
+
+
+class Block(keras.layers.Layer):
+    """A user's own layer with a residual connection, without `compute_output_shape`."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.residual = keras.layers.Dense(WIDTH), layers.PostNorm()
+
+    def build(self, shape):
+        self.dense.build(shape)
+        self.residual.build(shape)
+
+    def call(self, x):
+        return self.residual(x, sublayer=lambda y: self.dense(y))
+
+
+@pytest.mark.backend
+def test_functional_model_trains_residual_in_own_layer():
+    x = keras.Input((3, WIDTH))
+    model = keras.Model(x, Block()(x))
+    model.compile("sgd", "mse")
+    before = [np.asarray(variable) for variable in model.trainable_variables]
+    model.fit(normal(1, 2, 3, WIDTH), normal(2, 2, 3, WIDTH), verbose=0)
+    assert len(before) == 4
+    assert all(abs(np.asarray(now) - old).max() > 0 for now, old in zip(model.trainable_variables, before))
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1, 1.5])
