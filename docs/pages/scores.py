@@ -134,7 +134,7 @@ PUBLISHED = {
     "multi30k_ende_tok": {"test": 41.02, "test_2017": 33.36, "test_coco": 29.88},
     "multi30k_enfr_tok": {"test": 61.80, "test_2017": 53.46, "test_coco": 44.52},
 }
-"""Tokenized BLEU that Wu et al. (2021) report for Transformer-Tiny."""
+"""Tokenized BLEU of Transformer-Tiny by problem and test set. `SOURCES` names the source of the scores."""
 METRICS = {"tokenized_bleu": "tokenized BLEU", "sacrebleu": "sacreBLEU", "f1": "F1"}
 
 

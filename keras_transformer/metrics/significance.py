@@ -65,6 +65,9 @@ def paired_bootstrap(metric, outputs, others, references, tokenize="13a"):
     `sacrebleu --paired-bs`. The p-value of `PairedTest` is one-sided, but either system can be ahead, so about one in
     ten pairs of equally good systems gets a p-value below 0.05. The p-value of exact match and F1 is two-sided.
 
+    With n lines, no p-value is below 2 / 2ⁿ. If the systems were equally good, swapping both outputs of any line would
+    be as likely, and at least two of the 2ⁿ swaps give a difference as large as the observed one.
+
     Args:
         metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF", "exact match", or another
             key of `COMPARISONS`, such as the F1 of parses.
@@ -97,7 +100,11 @@ def _by_sacrebleu(metric, outputs, others, references, tokenize):
     other, system = (Estimate(*map(float, (result.score, result.mean, result.ci))) for result in found)
     # sacreBLEU reports p = 0.001 if both systems have the same outputs.
     p_value = 1.0 if system.score == other.score else found[1].p_value
-    return Comparison(metric, system, other, p_value, str(signature))
+    return Comparison(metric, system, other, max(p_value, _smallest_p_value(len(references))), str(signature))
+
+
+def _smallest_p_value(lines):
+    return 2.0 ** (1 - max(lines, 1))
 
 
 def _by_exact_match(metric, outputs, others, references):
@@ -124,7 +131,7 @@ def by_resampling(metric, lines, score, signature):
     # Shift the resampled differences to a mean of 0 to estimate their distribution under the null hypothesis.
     differences = samples[0] - samples[1]
     as_far = np.abs(differences - differences.mean()) >= abs(system.score - other.score) - 1e-9
-    p_value = (float(as_far.sum()) + 1) / (RESAMPLES + 1)
+    p_value = max((float(as_far.sum()) + 1) / (RESAMPLES + 1), _smallest_p_value(count))
     return Comparison(metric, system, other, p_value, f"{signature}|bs:{RESAMPLES}|seed:{SEED}")
 
 

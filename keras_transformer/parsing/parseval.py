@@ -299,16 +299,27 @@ def trees_as_lines(lines, name, golds=None):
         name: Name of the file for error messages.
         golds: List of gold lines, if the lines are parses. If both files have the same number of lines, with or
             without trailing blank lines, each line is a sentence. An unbalanced parse then does not affect other
-            sentences.
+            sentences. If only the numbers of non-blank lines agree, these lines are matched in order.
 
     Raises:
         UserError: A tree that spans several lines is malformed.
     """
     lines = list(lines)
     same_length = golds is not None and (len(golds) == len(lines) or _end(golds) == _end(lines))
-    if same_length or all(map(_is_balanced, lines)):
+    if same_length:
         return lines
-    return [str(tree) for tree in read_trees(lines, name)]
+    if not all(map(_is_balanced, lines)):
+        lines = [str(tree) for tree in read_trees(lines, name)]
+    return lines if golds is None else _matched(lines, golds)
+
+
+def _matched(lines, golds):
+    """Return lines with the blank lines of `golds`, if the numbers of non-blank lines agree, and `lines` otherwise."""
+    filled, golds = list(filter(_TEXT.search, lines)), golds[: _end(golds)]
+    if len(filled) != sum(map(bool, map(_TEXT.search, golds))):
+        return lines
+    remaining = iter(filled)
+    return [next(remaining) if _TEXT.search(gold) else "" for gold in golds]
 
 
 def _harmonic_mean(recall, precision):

@@ -42,6 +42,13 @@ def test_bootstrap_ignores_chance_differences(metric):
     assert found.difference > 0 and 0.2 < found.p_value <= 1
 
 
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("lines", "smallest"), [(1, 1.0), (2, 0.5), (5, 0.0625)])
+def test_bootstrap_of_few_lines_has_no_small_p_value(metric, lines, smallest):
+    found = paired_bootstrap(metric, REFERENCES[:lines], WORSE[:lines], REFERENCES[:lines])
+    assert found.difference > 10 and found.p_value == smallest
+
+
 def test_bootstrap_of_bleu_matches_sacrebleu(monkeypatch):
     monkeypatch.setenv("SACREBLEU_SEED", "7")
     outputs, others = REFERENCES[:16] + WORSE[16:], WORSE[:50] + REFERENCES[50:]

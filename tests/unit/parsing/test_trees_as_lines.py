@@ -45,3 +45,22 @@ def test_trees_as_lines_joins_trees_despite_blank_gold_lines():
     golds = ["(S (A a) (B b))", "(S (A c))", "", "", ""]
     lines = ["(S (A a)", "   (B b))", "(S (A c))"]
     assert [*trees_as_lines(lines, "test", golds)] == ["(S (A a) (B b))", "(S (A c))"]
+
+
+@pytest.mark.parametrize("golds", [["(S (A a))", "", "(S (B b))"], ["(S (A a))", "(S (B b))"]])
+@pytest.mark.parametrize(
+    "lines",
+    [["(S (A a))", "(S (B b))"], ["(S (A a))", "", "", "(S (B b))"], ["(S", "(A a))", "", "(S (B b))"]],
+    ids=["lines", "blank", "several"],
+)
+def test_trees_as_lines_matches_despite_blank_lines(golds, lines):
+    found = trees_as_lines(lines, "test", golds)
+    assert found == golds
+    result = parseval(golds, found)
+    assert (result.f1, result.valid, result.errors) == (100.0, 2, 0)
+
+
+def test_trees_as_lines_keeps_blank_parse_of_a_sentence():
+    golds, lines = ["(S (A a))", "(S (B b))", "(S (C c))"], ["(S (A a))", "", "(S (C c))"]
+    assert trees_as_lines(lines, "test", golds) == lines
+    assert trees_as_lines(lines, "test", [*golds, "(S (D d))"]) == lines
