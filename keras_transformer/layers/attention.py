@@ -23,13 +23,20 @@ def causal_mask(length):
     return (position[None, :] <= position[:, None])[None, None]
 
 
+def with_heads(mask):
+    """Add an axis for the heads to a mask `[batch, query_length, key_length]`. Return other masks and None as is."""
+    return mask[:, None] if mask is not None and len(mask.shape) == 3 else mask
+
+
 def with_padding(mask, *padding_masks):
     """Combine an attention mask and Keras masks with a logical "and". Return None if there is no mask.
 
     Args:
-        mask: bool, broadcasts to `[batch, heads, query_length, key_length]`, or None.
+        mask: bool, `[batch, query_length, key_length]` or a shape that broadcasts to
+            `[batch, heads, query_length, key_length]`, or None.
         *padding_masks: Keras masks of the keys, bool `[batch, key_length]`, False on padding, or None.
     """
+    mask = with_heads(mask)
     for padding in padding_masks:
         if padding is not None:
             padding = ops.cast(padding, "bool")[:, None, None, :]
@@ -69,7 +76,8 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
         query: `[batch, heads, query_length, d_k]`.
         key: `[batch, heads, key_length, d_k]`.
         value: `[batch, heads, key_length, d_v]`.
-        mask: bool, broadcasts to `[batch, heads, query_length, key_length]`. False hides a key from a query.
+        mask: bool, `[batch, query_length, key_length]` or a shape that broadcasts to
+            `[batch, heads, query_length, key_length]`. False hides a key from a query.
         dropout: Function applied to the attention weights, or None.
 
     Returns:
@@ -78,7 +86,7 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout=None):
     """
     # Scale the query, [..., T, d_k], because it is smaller than the logits, [..., T, T].
     query = query * ops.cast(query.shape[-1] ** -0.5, query.dtype)
-    return weighted_values(ops.matmul(query, ops.swapaxes(key, -1, -2)), value, mask, dropout)
+    return weighted_values(ops.matmul(query, ops.swapaxes(key, -1, -2)), value, with_heads(mask), dropout)
 
 
 def weighted_values(logits, value, mask=None, dropout=None):
@@ -207,7 +215,7 @@ class MultiHeadAttention(keras.layers.Layer):
             `[batch, heads, query_length, key_length]`, float32.
         """
         heads, weights = self.attend_heads(
-            query, keys, values, attention_mask, lambda weights: self.dropout(weights, training=training)
+            query, keys, values, with_heads(attention_mask), lambda weights: self.dropout(weights, training=training)
         )
         return self._join_heads(heads, training), weights
 

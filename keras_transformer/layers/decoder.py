@@ -19,8 +19,10 @@ class DecoderLayer(StackLayer):
     Call arguments:
         x: `[batch, target_length, d_model]`.
         memory: `[batch, source_length, d_model]`, the encoder's output.
-        self_mask: bool, broadcasts to `[batch, heads, target_length, target_length]` (default: the causal mask).
-        cross_mask: bool, broadcasts to `[batch, heads, target_length, source_length]`; False on padding.
+        self_mask: bool, `[batch, target_length, target_length]` or a shape that broadcasts to
+            `[batch, heads, target_length, target_length]` (default: the causal mask, which `self_mask` replaces).
+        cross_mask: bool, `[batch, target_length, source_length]` or a shape that broadcasts to
+            `[batch, heads, target_length, source_length]`; False on padding.
         training: Whether to apply dropout.
         x_mask: bool `[batch, target_length]`, False on padding, combined with `self_mask`. Keras passes the mask of
             `x`.

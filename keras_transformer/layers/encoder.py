@@ -21,7 +21,8 @@ class EncoderLayer(StackLayer):
 
     Call arguments:
         x: `[batch, source_length, d_model]`.
-        attention_mask: bool `[batch, 1, 1, source_length]`, False on padding.
+        attention_mask: bool, `[batch, source_length, source_length]` or a shape that broadcasts to
+            `[batch, heads, source_length, source_length]`. False hides a key, on the last axis, from a query.
         training: Whether to apply dropout.
         mask, x_mask: bool `[batch, source_length]`, False on padding, combined with `attention_mask`. Keras passes the
             mask of `x` as `x_mask` if `attention_mask` is given, and as `mask` otherwise.

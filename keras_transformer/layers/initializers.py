@@ -1,9 +1,12 @@
 """Weight initializers that use NumPy, seeded with (seed, name), so that all backends start from the same weights.
 
+If the seed is None, each array has its own seed from Python's `random`, which `keras.utils.set_random_seed` seeds.
+
 The paper does not specify initializers. `docs/design_notes.md` explains the choice.
 """
 
 import math
+import random
 import zlib
 
 import numpy as np
@@ -54,4 +57,5 @@ def _uniform(seed, name, gain):
 
 
 def _generator(seed, name):
-    return np.random.default_rng(None if seed is None else [seed, zlib.crc32(name.encode())])
+    # Without a seed, draw one from `random`, which keras.utils.set_random_seed seeds.
+    return np.random.default_rng(random.getrandbits(128) if seed is None else [seed, zlib.crc32(name.encode())])

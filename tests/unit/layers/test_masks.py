@@ -23,6 +23,7 @@ from keras_transformer.layers import (
     SinusoidalPositions,
     causal_mask,
     padding_mask,
+    scaled_dot_product_attention,
 )
 
 SOURCE = np.array([[3, 4, 5, 6, 7], [5, 6, 0, 0, 0], [7, 0, 0, 0, 0]], "int32")
@@ -67,6 +68,35 @@ def test_attention_honours_keras_masks(layer, explicit):
     expected = layer(plain, plain, attention_mask=combined(padding_mask(SOURCE), explicit))
     close(layer(x, x, attention_mask=explicit), expected, SOURCE)
     assert abs(np.asarray(layer(plain, plain)) - np.asarray(expected)).max() > 1e-3
+
+
+RANDOM_MASK = np.random.default_rng(3).random((3, 5, 5)) < 0.7
+
+
+def masked_calls():
+    """Return functions from a mask `[batch, 5, 5]` or `[batch, 1, 5, 5]` to an output, for each masked argument."""
+    x = np.asarray(embedded(SOURCE, False))
+    sizes = {**STACK, "num_heads": 3, "d_k": 4, "d_v": 4}  # as many heads as sentences
+    attention = MultiHeadAttention(8, 3, 4, 4, seed=1)
+    additive = AdditiveAttention(8, 3, 4, 4, seed=1)
+    attention.build()
+    encoders, decoders = (EncoderLayer(**sizes), Encoder(1, **sizes)), (DecoderLayer(**sizes), Decoder(1, **sizes))
+    return {
+        "attention": lambda mask: attention(x, x, attention_mask=mask, memory_mask=SOURCE != 0),
+        "additive": lambda mask: additive(x, x, attention_mask=mask),
+        "attend": lambda mask: attention.attend(*attention.project_fused(x, attention.fused_kernel()), mask)[0],
+        "function": lambda mask: scaled_dot_product_attention(*[x[:, None].repeat(3, axis=1)] * 3, mask)[0],
+        **{type(one).__name__: lambda mask, one=one: one(x, attention_mask=mask) for one in encoders},
+        **{type(one).__name__: lambda mask, one=one: one(x, x, cross_mask=mask) for one in decoders},
+        "self_mask": lambda mask: decoders[0](x, x, self_mask=mask),
+    }
+
+
+@pytest.mark.parametrize("name", masked_calls())
+def test_mask_with_three_axes_applies_to_all_heads(name):
+    call = masked_calls()[name]
+    expected = call(RANDOM_MASK[:, None])
+    np.testing.assert_allclose(call(RANDOM_MASK), expected, atol=1e-6)
 
 
 def test_cross_attention_honours_memory_keras_mask():
