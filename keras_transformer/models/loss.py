@@ -39,11 +39,15 @@ def smoothed_cross_entropy(labels: Any, logits: Any, label_smoothing: float) -> 
 
 @keras.saving.register_keras_serializable("keras_transformer")
 class SmoothedCrossEntropy(keras.losses.Loss):
-    """Weighted sum of the label-smoothed cross-entropy over tokens (§5.4).
+    """Weighted mean of the label-smoothed cross-entropy over tokens (§5.4).
 
-    The weight of a label is 1 / (number of target tokens in the whole update), and the weight of padding is 0. The sum
-    is therefore the mean over tokens, no matter how devices, workers and micro-batches divide the update. The loss
-    ignores positions that the Keras mask of the logits marks as padding.
+    In a `Transformer`, the loss is the sum of the tokens' losses, multiplied by their sample weights. By default, the
+    weight of a label is 1 / (number of target tokens in the whole update), and the weight of padding is 0. The sum is
+    therefore the mean over tokens, no matter how devices, workers and micro-batches divide the update.
+
+    In other Keras models, the loss ignores positions that the Keras mask of the logits marks as padding. Keras divides
+    the weighted sum by the sum of the weights (reduction "mean_with_sample_weight"). Without weights, the loss is the
+    mean over the unmasked positions, on each `tf.distribute` replica.
 
     Args:
         label_smoothing: ε.
@@ -52,7 +56,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     def __init__(self, label_smoothing=0.0, name="smoothed_cross_entropy", r_drop=0.0):
         # Keras casts label ids to the dtype of the loss, and bfloat16 rounds integers above 256.
-        super().__init__(name=name, reduction="sum", dtype="float32")
+        super().__init__(name=name, reduction="mean_with_sample_weight", dtype="float32")
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
 
     def call(self, y_true: Any, y_pred: Any) -> Any:

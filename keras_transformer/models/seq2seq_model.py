@@ -134,10 +134,19 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
         Returns:
             The loss as a float32 scalar: Σ weight · smoothed cross-entropy, including the R-Drop term, or the loss that
-            Keras has reduced.
+            Keras has reduced, plus `losses`.
+
+        Raises:
+            UserError: The loss is a sum over tokens, and the model has weight regularizers or losses from `add_loss`.
         """
         if not self.sums_tokens:
             return self._keras_loss(y, y_pred, sample_weight)
+        if count := len(self.losses):
+            raise UserError(
+                f"the model must have no weight regularizers and no losses from add_loss with "
+                f"{type(self.loss).__name__}, got {count}. Compile the model with another loss, such as "
+                "keras.losses.SparseCategoricalCrossentropy(from_logits=True)."
+            )
         if sample_weight is None:
             sample_weight = token_weights(y)
         # Flatten, because Keras metrics would first average a matrix over all positions, including padding.

@@ -120,7 +120,7 @@ class JaxSteps:
         values = [*trainable, *other, *metrics]
         if training:  # `scale_loss` reads the loss scale, a variable of the optimizer
             variables, values = variables + self.optimizer.variables, values + optimizer
-        with keras.StatelessScope(zip(variables, values)) as scope:
+        with keras.StatelessScope(zip(variables, values), collect_losses=True) as scope:
             loss = self.loss_of(*batch, training=training)
             if training:
                 loss = self.optimizer.scale_loss(loss)

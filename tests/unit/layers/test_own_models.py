@@ -87,7 +87,7 @@ def test_loss_follows_keras_masks_and_weights(weights):
     found = []
     for loss in (
         kt.SmoothedCrossEntropy(),
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="mean_with_sample_weight"),
     ):
         model.compile(loss=loss)
         found.append(model.evaluate(TOKENS, TOKENS, sample_weight=weights, verbose=0))
@@ -117,6 +117,21 @@ def test_layers_without_seed_differ(make):
     first, second = (np.asarray(make(**STACK)(x)) for _ in range(2))
     assert abs(first - second).max() > 1e-3
     np.testing.assert_array_equal(make(**STACK, seed=3)(x), make(**STACK, seed=3)(x))
+
+
+@pytest.mark.backend
+@pytest.mark.parametrize("make", [lambda: layers.TiedEmbedding(9, 8), lambda: layers.MultiHeadAttention(8, 2)])
+def test_set_random_seed_determines_initial_weights(make):
+    def weights():
+        keras.utils.set_random_seed(5)
+        drawn = [make() for _ in range(2)]
+        for layer in drawn:
+            layer.build((None, 3, WIDTH))
+        return [np.asarray(layer.trainable_variables[0]) for layer in drawn]
+
+    first, second = weights()
+    assert abs(first - second).max() > 1e-3
+    np.testing.assert_array_equal([first, second], weights())
 
 
 @pytest.mark.parametrize("residual", [layers.PostNorm, layers.PreNorm])

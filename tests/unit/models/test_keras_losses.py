@@ -39,14 +39,32 @@ class Plain(keras.Model):
         return self.inner(inputs, training=training)
 
 
-def updated(weights, plain=False, **arguments):
+def regularize_weights(model):
+    for variable in (model.embedding.table, model.decoder.layers[0].feed_forward.trainable_variables[0]):
+        variable.regularizer = keras.regularizers.L2(0.1)
+
+
+def add_loss_of_states(model):
+    layer = model.encoder.layers[0].feed_forward
+    inner_call = layer.call
+
+    def call(x, training=False):
+        layer.add_loss(0.1 * ops.mean(ops.square(x)))
+        return inner_call(x, training=training)
+
+    layer.call = call
+
+
+def updated(weights, plain=False, change=lambda model: None, **arguments):
     """Make one update. Return the trainable weights after the update, and the losses before and after the update."""
     hparams = kt.HParams(num_layers=1, d_model=8, d_ff=8, num_heads=2, dropout=0)
     model = inner = kt.Transformer(VOCAB, hparams)
+    change(inner)
     if plain:
         model = Plain(inner)
         model(INPUTS)
-    model.compile(keras.optimizers.SGD(0.5), run_eagerly=True, **arguments)
+    eager = keras.backend.backend() == "tensorflow"
+    model.compile(keras.optimizers.SGD(0.5), run_eagerly=eager, **arguments)
     data = {"y": LABELS, "sample_weight": weights, "return_dict": True}
     losses = [model.train_on_batch(INPUTS, **data)["loss"], model.test_on_batch(INPUTS, **data)["loss"]]
     return [ops.convert_to_numpy(variable) for variable in inner.trainable_variables], losses
@@ -73,6 +91,20 @@ def test_keras_loss_updates_like_plain_keras(loss, weights):
     expected = updated(weights, plain=True, loss=loss)
     assert abs(expected[1][0] - expected[1][1]) > 1e-3
     assert_same(updated(weights, loss=loss), expected)
+
+
+@pytest.mark.parametrize("change", [regularize_weights, pytest.param(add_loss_of_states, marks=pytest.mark.backend)])
+def test_keras_loss_includes_losses_of_layers(change):
+    expected = updated(WEIGHTS, plain=True, change=change, loss=crossentropy())
+    assert_same(updated(WEIGHTS, change=change, loss=crossentropy()), expected)
+
+
+@pytest.mark.backend
+@pytest.mark.parametrize("change", [regularize_weights, add_loss_of_states])
+@pytest.mark.parametrize("arguments", [{}, {"accumulate": 2}, {"weighted_metrics": ["accuracy"]}], ids=str)
+def test_token_loss_rejects_losses_of_layers(change, arguments):
+    with pytest.raises(kt.UserError, match="no weight regularizers and no losses from add_loss with SmoothedCrossEntr"):
+        updated(WEIGHTS, change=change, loss=kt.SmoothedCrossEntropy(), **arguments)
 
 
 def test_scalar_loss_updates_like_plain_keras():
