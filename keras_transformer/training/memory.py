@@ -29,8 +29,8 @@ def memory_errors(options):
         cause = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": ")
         raise UserError(
             f"training ran out of memory ({cause}); stop other programs that use this memory, or try "
-            f"{' or '.join(flags)}, or a smaller --batch_tokens in another --output_dir. In a validation, only the "
-            "precision, --batch_tokens and --beam_size matter."
+            f"{' or '.join(flags)}, or a smaller --batch_tokens in another --output_dir. During validation, only a "
+            "lower precision, --batch_tokens or --beam_size helps."
         ) from error
 
 
