@@ -18,13 +18,13 @@ GROWTH = 4
 
 
 class QueueFull(Exception):
-    """Error for a request that does not fit into the queue or would wait too long.
+    """Error for a request that does not fit into the queue.
 
     Attributes:
-        seconds: Estimated time in seconds until the queue has room, int.
+        seconds: Time in seconds after which the client can try again, int.
     """
 
-    def __init__(self, seconds):
+    def __init__(self, seconds=1):
         super().__init__(f"The queue is full. Try again in {seconds} s.")
         self.seconds = seconds
 
@@ -75,9 +75,6 @@ class Batcher:
         self._workers, self._threads = workers, ThreadPoolExecutor(workers, "worker")
         self._previous = 1  # number of items of the previous batch
         self._working = 0  # number of items in the batches of all workers
-        # Speed of a worker and duration of its batches. Only full batches count, because smaller batches process fewer
-        # items per second.
-        self._items_per_second, self._batch_seconds = math.inf, 0.0
         self._call_starts: list[float] = []
         self._tasks: list[asyncio.Task] = []
 
@@ -132,11 +129,10 @@ class Batcher:
                 group, so that the first results arrive early.
 
         Raises:
-            QueueFull: The queue has no room for all items, or they would wait for more than half of `seconds`.
+            QueueFull: The queue has no room for all items.
         """
-        delay = len(self._queue) / (self._workers * self._items_per_second)
-        if len(self._queue) + len(items) > self._max_waiting or delay > seconds / 2:
-            raise QueueFull(max(1, math.ceil(min(delay, seconds))))
+        if len(self._queue) + len(items) > self._max_waiting:
+            raise QueueFull()
         loop, now = asyncio.get_running_loop(), time.monotonic()
         waiting = [_Waiting(item, n, loop.create_future(), now, now + seconds) for item, n in zip(items, tokens)]
         if gradually:
@@ -165,7 +161,7 @@ class Batcher:
             Exception: Any exception that the function raises.
         """
         if self._calls >= MAX_CALLS:
-            raise QueueFull(1)
+            raise QueueFull()
         self._calls += 1
         try:
             async with self._call_lock:  # one call at a time, so that a batch waits for at most one call
@@ -180,10 +176,8 @@ class Batcher:
     async def _run(self):
         while True:
             await self._wait_for_batch()
-            largest = len(self._fitting(self._batch_rows))
             if batch := self._next_batch():
                 start, self._previous = time.monotonic(), len(batch)
-                full = len(batch) == largest and bool(self._fitting(self._batch_rows))
                 try:
                     await self._process(batch)
                     await asyncio.sleep(0)  # after a failure, lets the caller remove its other items from the queue
@@ -192,10 +186,6 @@ class Batcher:
                     for one in batch:
                         one.future.cancel()  # no effect unless the batcher is stopping
                 seconds = max(time.monotonic() - start, 1e-6)
-                if full:
-                    rate, self._batch_seconds = len(batch) / seconds, seconds
-                    known = self._items_per_second
-                    self._items_per_second = rate if known == math.inf else 0.7 * known + 0.3 * rate
                 self._observe(len(batch), len(batch) * max(one.tokens for one in batch), seconds)
 
     async def _wait_for_batch(self):
@@ -226,9 +216,9 @@ class Batcher:
         return batch
 
     def _next_batch(self):
-        """Remove a batch from the queue and return it. Items that would miss their deadline get a `TimeoutError`."""
-        end = time.monotonic() + self._batch_seconds
-        while self._queue and self._queue[0].deadline < end:
+        """Remove a batch from the queue and return it. Items that have missed their deadline get a `TimeoutError`."""
+        now = time.monotonic()
+        while self._queue and self._queue[0].deadline < now:
             late = self._queue.popleft().future
             if not late.done():
                 late.set_exception(TimeoutError())

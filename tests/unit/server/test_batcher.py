@@ -44,36 +44,21 @@ def test_batcher_keeps_order_and_budget(arrivals, batch_tokens, batch_rows, work
         assert len(batch) == 1 or len(batch) * max(tokens for _, tokens in batch) <= batch_tokens
 
 
-def test_batcher_rejects_late_items_under_overload():
-    """Check that most accepted items finish in time. If the batcher rejected no items, all items would time out."""
-    done, refused, late, answered = [], [], [], []
+def test_batcher_recovers_from_a_batch_beyond_the_deadline():
+    pauses = [0.3]
 
     def work(items):
-        time.sleep(0.02)
-        done.extend(items)
+        time.sleep(pauses.pop() if pauses else 0)
         return items
 
-    async def client(batcher):
-        for _ in range(40):
-            try:
-                async with asyncio.timeout(0.6):
-                    await batcher.results(["a"], [1], seconds=0.6)
-                    answered.append("a")
-            except QueueFull as full:
-                refused.append(full.seconds)
-                await asyncio.sleep(0.05)
-            except TimeoutError:
-                late.append("a")
-
     async def everything():
-        batcher = Batcher(work, batch_tokens=4, batch_rows=4, wait=0, max_waiting=10_000)  # 200 items per second
+        batcher = Batcher(work, batch_tokens=9, batch_rows=2, wait=0, max_waiting=9)
         async with batcher.running():
-            await asyncio.gather(*(client(batcher) for _ in range(400)))
+            with pytest.raises(TimeoutError):
+                await batcher.results(["a", "b", "c"], [1] * 3, seconds=0.2)
+            assert await batcher.results(["d"], [1], seconds=0.2) == ["d"]
 
-    asyncio.run(asyncio.wait_for(everything(), 60))
-    assert refused and set(refused) == {1}
-    assert len(answered) > 2 * len(late)
-    assert len(answered) > 0.6 * len(done)
+    asyncio.run(everything())
 
 
 def test_batcher_waits_only_after_batches_of_several():
@@ -231,21 +216,3 @@ def test_batcher_drops_rest_of_gradual_items():
 
     asyncio.run(everything())
     assert batches == ["a", "bcde", "b", "c", "d", "x"]
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_batcher_speed_ignores_small_batches(workers):
-    def work(items):
-        time.sleep(0.05)
-        return items
-
-    async def everything():
-        batcher = Batcher(work, batch_tokens=99, batch_rows=99, wait=0, max_waiting=99, workers=workers)
-        async with batcher.running():
-            await batcher.results(range(2), [1] * 2)
-            with batcher.queued(range(30), [1] * 30, gradually=True) as futures:
-                await futures[0]
-                # An estimate from the small batches, at most 40 items per second, would reject these items.
-                await batcher.results(range(60), [1] * 60, seconds=1)
-
-    asyncio.run(everything())
