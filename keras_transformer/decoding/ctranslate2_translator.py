@@ -94,15 +94,25 @@ class CTranslate2Translator(BaseTranslator):
             self._library.set_random_seed(options.sampling.seed % 2**32)
             engine = self._open(1)
         start = functools.partial(self._start, engine, sources, prefixes, options)
+        # Rows that need further calls wait for the end, because these calls would wait for all pending batches.
+        too_long, unscored = {}, {}
         for batch, results in start({i: _rounded_up(limit) for i, limit in limits.items()}):
             found = self._found(batch, results, prefixes, options)
-            too_long = {i: limits[i] for i in batch if max(len(ids) for ids, _ in found[i]) > limits[i]}
-            for again, more in start(too_long):
-                found |= self._found(again, more, prefixes, options)
-            yield {i: self._hypotheses(i, texts[i], sources[i], found[i], options) for i in batch}
+            too_long |= {i: limits[i] for i in batch if max(len(ids) for ids, _ in found[i]) > limits[i]}
+            done = [i for i in batch if i not in too_long and all(log_p is not None for _, log_p in found[i])]
+            unscored |= {i: found[i] for i in batch if i not in done}
+            yield {i: self._hypotheses(texts[i], found[i], options) for i in done}
+        for batch, results in start(too_long):
+            unscored |= self._found(batch, results, prefixes, options)
+        rest, count = [*unscored], BATCH_ROWS * self._engine.num_translators
+        for batch in (rest[begin : begin + count] for begin in range(0, len(rest), count)):
+            found = self._with_scores({i: unscored[i] for i in batch}, sources)
+            yield {i: self._hypotheses(texts[i], found[i], options) for i in batch}
 
     def _start(self, engine, sources, prefixes, options, limits):
-        """Start to translate the rows in `limits` on all threads. Return a list of (rows, pending results).
+        """Translate the rows in `limits` on all threads. Yield (rows, pending results) of each batch.
+
+        Only a few batches are pending at a time, because the process cannot exit before they are finished.
 
         Args:
             limits: {row: maximum number of output tokens, with EOS}.
@@ -110,23 +120,28 @@ class CTranslate2Translator(BaseTranslator):
         sampling = options.sampling
         if sampling:
             how = {
-                "beam_size": 1, "sampling_topk": min(sampling.top_k, self.tokenizer.vocab_size),
+                "beam_size": 1, "num_hypotheses": 1 if sampling.top_k == 1 else options.beam_size,
+                "sampling_topk": min(sampling.top_k, self.tokenizer.vocab_size),
                 "sampling_topp": sampling.top_p, "sampling_temperature": sampling.temperature,
             }  # fmt: skip
         else:
-            how = {"beam_size": options.beam_size, "length_penalty": options.alpha}
+            how = {
+                "beam_size": options.beam_size, "num_hypotheses": options.beam_size, "length_penalty": options.alpha,
+            }  # fmt: skip
         share = max(1, -(-len(limits) // engine.num_translators))  # rows per thread
-        pending = []
-        for limit, rows in _grouped(limits):
+        pending: collections.deque = collections.deque()
+        for limit, rows in _batches(limits, sources, min(share, BATCH_ROWS)):
+            if len(pending) == 2 * engine.num_translators:
+                yield pending.popleft()
             results = engine.translate_batch(
                 [self._named(sources[i][:-1]) for i in rows],
                 [self._named(prefixes[i]) for i in rows] if any(prefixes[i] for i in rows) else None,
-                num_hypotheses=options.beam_size, max_batch_size=min(share, BATCH_ROWS), max_decoding_length=limit - 1,
+                max_decoding_length=limit - 1,
                 min_decoding_length=min(options.min_length, limit - 1), return_scores=True, return_end_token=True,
                 asynchronous=True, **how,
             )  # fmt: skip
             pending.append((rows, results))
-        return pending
+        yield from pending
 
     def _found(self, rows, results, prefixes, options):
         """Return {row: [(ids with EOS, log-probability or None), …]} for the pending results of `_start`."""
@@ -140,19 +155,31 @@ class CTranslate2Translator(BaseTranslator):
                 if ids[-1:] == [EOS] and not (options.sampling or prefixes[i] or options.min_length):
                     found[i].append((ids, score * len(ids) ** options.alpha))
                 else:
-                    # `_hypotheses` scores these ids, because CTranslate2's score does not include the prefix or EOS,
+                    # `_with_scores` scores these ids, because CTranslate2's score does not include the prefix or EOS,
                     # or is based on modified probabilities.
                     found[i].append((ids if ids[-1:] == [EOS] else [*ids, EOS], None))
+            if options.sampling and options.sampling.top_k == 1:  # CTranslate2 returns a single, greedy output
+                found[i] *= options.beam_size
         return found
 
-    def _hypotheses(self, number, text, source, found, options):
+    def _with_scores(self, found, sources):
+        """Return `found`, {row: [(ids, log-probability or None), …]}, with all log-probabilities."""
+        owners, missing = [], []
+        for i, outputs in found.items():
+            new = [ids for ids, log_p in outputs if log_p is None]
+            owners, missing = owners + [i] * len(new), missing + new
+        with errors_of(owners):
+            scores = iter([float(log_p.sum()) for _, log_p, _ in self._scored([sources[i] for i in owners], missing)])
+        return {
+            i: [(ids, next(scores) if log_p is None else log_p) for ids, log_p in outputs]
+            for i, outputs in found.items()
+        }
+
+    def _hypotheses(self, text, found, options):
         """Return the `nbest` best hypotheses of a text, sorted by this project's score."""
-        missing = [ids for ids, log_p in found if log_p is None]
-        with errors_of([number] * len(missing)):
-            scores = self._scored([source] * len(missing), missing)
-            computed = {tuple(missing[k]): float(log_p.sum()) for k, log_p, _ in scores}
-        best = {tuple(ids): computed.get(tuple(ids), log_p) for ids, log_p in found}
-        scored = [(score_of(log_p, len(ids), options.alpha), log_p, ids) for ids, log_p in best.items()]
+        if not options.sampling:  # an output that reaches the length limit gets EOS, and can be equal to another output
+            found = {tuple(ids): log_p for ids, log_p in found}.items()
+        scored = [(score_of(log_p, len(ids), options.alpha), log_p, tuple(ids)) for ids, log_p in found]
         scored = sorted(scored, reverse=True)[: options.nbest]
         texts = self.tokenizer.decode_outputs([text] * len(scored), [list(ids) for _, _, ids in scored])
         return [Hypothesis(output, ids, log_p, score) for output, (score, log_p, ids) in zip(texts, scored)]
@@ -184,9 +211,17 @@ def _rounded_up(limit):
     return min(-(-limit // LIMIT_STEP) * LIMIT_STEP, POSITIONS)
 
 
-def _grouped(limits):
-    """Group the rows of {row: limit} by limit. Return a list of (limit, rows), sorted by limit."""
-    rows = collections.defaultdict(list)
+def _batches(limits, sources, count):
+    """Yield (limit, rows) for each batch of at most `count` rows with the same limit and similar source lengths.
+
+    Args:
+        limits: {row: limit}.
+        sources: Token ids of the source of each row.
+        count: Maximum number of rows per batch.
+    """
+    groups = collections.defaultdict(list)
     for row, limit in limits.items():
-        rows[limit].append(row)
-    return sorted(rows.items())
+        groups[limit].append(row)
+    for limit, rows in sorted(groups.items()):
+        rows.sort(key=lambda row: len(sources[row]), reverse=True)
+        yield from ((limit, rows[begin : begin + count]) for begin in range(0, len(rows), count))

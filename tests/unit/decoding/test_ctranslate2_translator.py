@@ -7,6 +7,7 @@ import keras_transformer as kt
 from keras_transformer.conversion.ctranslate2 import POSITIONS, convert
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.data.tokenizers.symbols import SymbolTokenizer
+from keras_transformer.decoding import ctranslate2_translator
 from keras_transformer.decoding.ctranslate2_translator import CTranslate2Translator
 from keras_transformer.utils.errors import NonFiniteOutputs
 
@@ -47,7 +48,7 @@ def check_hypotheses(translator, texts, results, **search):
     """Check that hypotheses are sorted, end with EOS within the length limit, and have the model's scores."""
     sources = translator.tokenizer.encode(texts)
     for text, source, hypotheses in zip(texts, sources, results):
-        assert len({one.tokens for one in hypotheses}) == len(hypotheses)
+        assert "sampling" in search or len({one.tokens for one in hypotheses}) == len(hypotheses)
         assert [one.score for one in hypotheses] == sorted((one.score for one in hypotheses), reverse=True)
         for one in hypotheses if source else ():
             assert one.tokens[-1] == EOS and not {PAD, BOS, EOS} & {*one.tokens[:-1]}
@@ -111,11 +112,38 @@ def test_samples_depend_on_the_seed(translator):
     options = [kt.Sampling(seed=seed, temperature=2.0) for seed in (1, 1, 2)]
     first, again, other = (translator.translate(TEXTS, nbest=3, sampling=sampling) for sampling in options)
     assert first == again and first != other
-    check_hypotheses(translator, TEXTS, first)
+    check_hypotheses(translator, TEXTS, first, sampling=options[0])
     greedy = [best.tokens for (best,) in translator.translate(TEXTS, beam_size=1)]
     assert [best.tokens for (best,) in translator.translate(TEXTS, 1, sampling=kt.Sampling(top_k=1))] == greedy
     drawn = [translator.translate(TEXTS, 1, sampling=kt.Sampling(top_k=top_k)) for top_k in (0, 10**6)]
     assert drawn[0] == drawn[1]
+
+
+def test_repeated_samples_are_kept(translator):
+    for sampling in (kt.Sampling(top_k=1), kt.Sampling(temperature=1e-4)):
+        (samples,) = translator.translate(["s1 s2"], 4, nbest=4, sampling=sampling)
+        assert len(samples) == 4 and len({one.tokens for one in samples}) == 1
+
+
+def test_few_batches_are_pending_at_a_time(translator, monkeypatch):
+    """Check that a translator can stop soon after Ctrl-C. CTranslate2 cannot cancel pending batches."""
+    started, reported, library = [], [], translator._engine
+
+    class Engine:
+        num_translators = 1
+        score_batch = library.score_batch
+
+        def translate_batch(self, sources, *arguments, **options):
+            started.append(len(sources))
+            return library.translate_batch(sources, *arguments, **options)
+
+    texts = TEXTS * 2
+    expected = translator.translate(texts, nbest=2)
+    monkeypatch.setattr(ctranslate2_translator, "BATCH_ROWS", 5)
+    monkeypatch.setattr(translator, "_engine", Engine())
+    found = translator.translate(texts, nbest=2, report=lambda done, count: reported.append(len(started)))
+    assert max(started) == 5 and reported[:3] == [2, 3, 4]
+    assert [[one.tokens for one in row] for row in found] == [[one.tokens for one in row] for row in expected]
 
 
 def test_token_scores_add_up(translator):
