@@ -361,7 +361,7 @@ class MultilingualText(TranslationProblem):
 
     def _check_tags(self, tokenizer):
         require(
-            {*map(language_tag, tokenizer.languages)} >= {*self.tags},
+            {*tokenizer.tags.values()} >= {*self.tags},
             f"problem.vocab_file must have the tags {', '.join(self.tags)} as whole pieces; train it with spm_train "
             f"--user_defined_symbols={','.join(self.tags)}",
         )

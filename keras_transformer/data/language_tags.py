@@ -1,6 +1,7 @@
 """Language tags, which select the target language of a multilingual model (Johnson et al. 2017).
 
-A tag is at the beginning of a source text.
+A tag is at the beginning of a source text. It is a piece of the vocabulary: "<2de>" in a vocabulary of this project, or
+a language code such as ">>deu<<" in the vocabulary of a Marian model.
 """
 
 import re
@@ -14,29 +15,41 @@ TAG = re.compile(r"\s*<2(\w+)>\s*")
 LANGUAGE_CODE = re.compile(r"\s*(>>.+?<<)")
 """Pattern of a code such as >>tr<< at the start of a source, the tag of Marian models with several target languages."""
 
+MAX_LISTED = 10
+"""Maximum number of languages that an error message lists. Some Marian models have more than a hundred."""
+
 
 def language_tag(language):
     """Return the tag of a target language, such as "<2de>" for "de"."""
     return f"<2{language}>"
 
 
-def tagged_languages(pieces):
-    """Return the codes of the languages whose tags are pieces of a vocabulary, in the order of the pieces."""
-    return tuple(tag[1] for piece in pieces if (tag := TAG.fullmatch(piece)))
+def vocabulary_tags(pieces):
+    """Return {language: tag} for the tags such as "<2de>" in a vocabulary, in the order of the pieces."""
+    return {tag[1]: piece for piece in pieces if (tag := TAG.fullmatch(piece))}
 
 
-def leading_tag(text, known, codes=()):
-    """Return the tag of a known language at the beginning of a text, with the spaces around it, or "" without a tag.
+def marian_tags(pieces):
+    """Return {language: tag} for the language codes such as ">>deu<<" in a vocabulary, in the order of the pieces."""
+    return {piece[2:-2]: piece for piece in pieces if LANGUAGE_CODE.fullmatch(piece)}
+
+
+def leading_tag(text, tags):
+    """Return the tag at the beginning of a text, with the spaces around it, or "" without a tag.
 
     Args:
         text: The text.
-        known: Codes of the model's target languages.
-        codes: Tags of a Marian model, such as ">>fra<<".
+        tags: {language: tag} of the model.
     """
-    tag, code = TAG.match(text), LANGUAGE_CODE.match(text)
-    if tag and tag[1] in known:
-        return tag[0]
-    return text.removesuffix(text[code.end() :].lstrip()) if code and code[1] in codes else ""
+    tag = TAG.match(text) or LANGUAGE_CODE.match(text)
+    if not tag or tag[0].strip() not in tags.values():
+        return ""
+    return text.removesuffix(text[tag.end() :].lstrip())
+
+
+def is_blank(text, tags):
+    """Return whether a text is blank, or consists of a tag alone. `tags` is {language: tag} of the model."""
+    return not text[len(leading_tag(text, tags)) :].strip()
 
 
 def without_tag(text):
@@ -44,31 +57,52 @@ def without_tag(text):
     return TAG.sub("", text, count=1) if TAG.match(text) else text
 
 
-def tag_texts(texts, language, known):
+def needs_tags(tags):
+    """Return whether each source of a model needs a tag.
+
+    If a Marian model has a single language code, its sources may omit the code.
+
+    Args:
+        tags: {language: tag} of the model.
+    """
+    return len(tags) > 1 or any(map(TAG.fullmatch, tags.values()))
+
+
+def tag_texts(texts, language, tags):
     """Add the tag of the target language to each source that is not blank and does not have a tag.
+
+    A source that consists of a tag alone becomes blank.
 
     Args:
         texts: List of sources.
-        language: Code of the target language. May be None if all texts have tags or `known` has at most one language.
-        known: Codes of the model's target languages, or () for a model without tags.
+        language: Code of the target language. May be None if all texts have tags or the model has at most one language.
+        tags: {language: tag} of the model, or {} for a model without tags.
 
     Raises:
-        UserError: `known` does not contain the language, or a text needs a tag and `language` is None.
+        UserError: `tags` does not contain the language, a text begins with an unknown language code of a Marian model,
+            or a text needs a tag and `language` is None.
     """
-    if language is not None and not known:
+    if language is not None and not tags:
         raise UserError(f"this model has no language tags, so it does not support to={language!r}. Omit `to`.")
-    if language is not None and language not in known:
-        raise unknown("target language", language, known)
-    return [_tagged(text, language, known) for text in texts] if known else texts
+    if language is not None and language not in tags:
+        raise unknown("target language", language, tags)
+    return [_tagged(text, language, tags) for text in texts] if tags else texts
 
 
-def _tagged(text, language, known):
-    if not text.strip() or leading_tag(text, known):
+def _tagged(text, language, tags):
+    if start := leading_tag(text, tags):
+        return text if text[len(start) :] else ""
+    if not text.strip():
         return text
-    if language is None and len(known) > 1:
+    if (code := LANGUAGE_CODE.match(text)) and marian_tags(tags.values()):
+        raise unknown("language code", code[1][2:-2], tags)
+    if language is None and not needs_tags(tags):
+        return text
+    first = next(iter(tags))
+    if language is None and len(tags) > 1:
+        listed = [*tags][:MAX_LISTED] + ["…"] * (len(tags) > MAX_LISTED)
         raise UserError(
-            f"a text must begin with the tag of its target language, such as {language_tag(known[0])}, got "
-            f"{text[:40]!r}. Add the tag, or set the target language to one of {', '.join(known)}, for example "
-            f"to={known[0]}."
+            f"a text must begin with the tag of its target language, such as {tags[first]}, got {text[:40]!r}. Add the "
+            f"tag, or set the target language to one of {', '.join(listed)}, for example to={first}."
         )
-    return f"{language_tag(language or known[0])} {text}"
+    return f"{tags[language or first]} {text}"

@@ -184,7 +184,7 @@ class BaseTranslator(abc.ABC):
                 sentences, split_sentences, bool(self.tokenizer.placeholders), self.tokenizer.source_prefix
             )
         with errors_of(owners):
-            sentences, spans = self.hide_spans(tag_texts(sentences, to, self.tokenizer.languages))
+            sentences, spans = self.hide_spans(tag_texts(sentences, to, self.tokenizer.tags))
         sources = self._source_ids(sentences, max_source_length, cut and (lambda i, tokens: cut(owners[i], tokens)))
         prefixes = self._prefix_ids(prefixes, spans)
         phrases = self._phrase_ids(phrases, spans)
@@ -230,7 +230,7 @@ class BaseTranslator(abc.ABC):
         sources, targets = list(sources), list(targets)
         if len(sources) != len(targets):
             raise UserError(f"sources and targets must have the same length, got {len(sources)} and {len(targets)}")
-        texts, spans = self.hide_spans(tag_texts(sources, to, self.tokenizer.languages))
+        texts, spans = self.hide_spans(tag_texts(sources, to, self.tokenizer.tags))
         source_ids = [ids + [EOS] for ids in self.tokenizer.encode(texts)]
         target_ids = [self._target_ids(*pair) for pair in zip(targets, spans)]
         results: list = [None] * len(source_ids)

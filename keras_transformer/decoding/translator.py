@@ -153,7 +153,7 @@ class Translator(BaseTranslator):
         """
         if not isinstance(source, str):
             raise UserError(f"source must be one text, got a {type(source).__name__}. Call attention(text).")
-        (source,) = tag_texts([source], None, self.tokenizer.languages)
+        (source,) = tag_texts([source], None, self.tokenizer.tags)
         (hidden,), (spans,) = self.hide_spans([source])
         source_ids = self._source_ids([hidden], None, None)[0]
         if len(source_ids) == 1:

@@ -6,6 +6,7 @@ import shutil
 from keras_transformer import __version__
 from keras_transformer.conversion.ctranslate2 import convert
 from keras_transformer.conversion.weights import load_weights
+from keras_transformer.data.language_tags import needs_tags
 from keras_transformer.exports.description import atomic_export, describe
 from keras_transformer.utils.errors import UserError
 
@@ -34,7 +35,7 @@ def export_argos(run, folder, checkpoint=None, quantization="int8", force=False)
             "a package for Argos Translate requires --model=transformer and one SentencePiece model, got "
             f"{run.hparams.model} and {tokenizer.file_name}. Export with --format=huggingface or saved_model."
         )
-    if tokenizer.languages:
+    if needs_tags(tokenizer.tags):
         raise UserError(
             "a package for Argos Translate cannot contain a model with language tags "
             f"({', '.join(tokenizer.languages)}). Export with --format=ctranslate2."

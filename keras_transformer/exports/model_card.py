@@ -1,6 +1,6 @@
 """Model card of an export, the README.md that the Hugging Face Hub displays."""
 
-from keras_transformer.data.language_tags import language_tag
+from keras_transformer.data.language_tags import needs_tags
 from keras_transformer.runs.totals import lines_by_step
 
 CARD = """---
@@ -75,7 +75,7 @@ def model_card(run, description):
     *others, last = [f"from `{part.input_language}` to `{part.output_language}`" for part in parts]
     directions = " and ".join(filter(None, (", ".join(others), last)))
     languages = dict.fromkeys(language for part in parts for language in (part.input_language, part.output_language))
-    tags = [language_tag(language) for language in run.tokenizer.languages]
+    tags = [*run.tokenizer.tags.values()] if needs_tags(run.tokenizer.tags) else []
     listed = ", ".join(f"`{tag}`" for tag in tags)
     return CARD.format(
         directions=directions,

@@ -92,8 +92,7 @@ def export_saved_model(
         )
     description = {
         "tokenizer_sha256": translator.tokenizer.fingerprint, "format": "saved_model", "tensorflow": tf.__version__,
-        "trees": translator.constraint is not None, "languages": list(translator.tokenizer.languages),
-        "language_codes": list(translator.tokenizer.language_codes),
+        "trees": translator.constraint is not None, "tags": dict(translator.tokenizer.tags),
         "placeholders": len(translator.tokenizer.placeholders), **fixed,
         "max_beam_size": max_beam_size, **(description or {}),
     }  # fmt: skip

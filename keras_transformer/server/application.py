@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.requests import ClientDisconnect
 
 from keras_transformer import __version__
-from keras_transformer.data.language_tags import tag_texts
+from keras_transformer.data.language_tags import is_blank, tag_texts
 from keras_transformer.server.batcher import Batcher, QueueFull
 from keras_transformer.server.engines import BATCH_ROWS
 from keras_transformer.server.limits import LimitRequests, Limits
@@ -153,7 +153,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         texts = split_into_sentences(texts, language, engine)
         named = named_sentences(texts)
         _check_count(len(named), limits.waiting, "sentences")
-        named = dict(zip(named, tag_texts([*named.values()], to, engine.languages)))
+        named = dict(zip(named, tag_texts([*named.values()], to, engine.tags)))
         return texts, named, _checked_lengths(engine, named, engine.max_tokens)
 
     schema = {"content": {"application/json": {"schema": TranslateRequest.model_json_schema()}}, "required": True}
@@ -175,7 +175,9 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         """
         query = await _parsed_body(request, TranslateRequest)
         texts = [text.splitlines() if text.strip() else [""] for text in query.texts]
-        _check_count(sum(1 for lines in texts for line in lines if line.strip()), limits.texts, "non-blank lines")
+        _check_count(
+            sum(not is_blank(line, engine.tags) for lines in texts for line in lines), limits.texts, "non-blank lines"
+        )
         is_short = sum(map(len, query.texts)) <= MAX_INLINE_CHARACTERS
         prepared = prepare(texts, query.to) if is_short else await asyncio.to_thread(prepare, texts, query.to)
         texts, named, tokens = prepared
@@ -191,7 +193,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         @app.post("/attention", responses=ERRORS)
         async def attention(pair: Pair, request: Request):
             """Return the attention weights of a translation. Line breaks count as spaces."""
-            (source,) = tag_texts([pair.source], pair.to, engine.languages)
+            (source,) = tag_texts([pair.source], pair.to, engine.tags)
             await asyncio.to_thread(_checked_lengths, engine, {"source": source, "target": pair.target}, MAX_SHOWN)
             call = batcher.call(engine.attention, source, pair.target)
             return JSONResponse(await _unless_disconnected(request, call))
@@ -211,7 +213,7 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         """Describe the model and its limits."""
         return ModelInfo(
             **engine.about, version=__version__, trees=engine.trees, attention=engine.shows_attention,
-            languages=list(engine.languages), max_nbest=engine.max_nbest, max_texts=limits.texts,
+            languages=list(engine.tags), max_nbest=engine.max_nbest, max_texts=limits.texts,
             max_characters=limits.characters, max_tokens=engine.max_tokens,
         )  # fmt: skip
 

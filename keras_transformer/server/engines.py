@@ -5,8 +5,9 @@ import functools
 import importlib.util
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from keras_transformer.backend.loading import BACKENDS, check_packages, load_keras
@@ -46,9 +47,7 @@ class Engine(abc.ABC):
         max_tokens: Maximum number of tokens of a text, including EOS; None if the engine itself truncates long texts.
         trees: Whether translations are bracketed trees.
         shows_attention: Whether the engine supports `attention`.
-        languages: Target language codes of a multilingual model, otherwise empty. With such a model, each text begins
-            with a language tag.
-        language_codes: Language tags of a converted Marian model, such as ">>fra<<", otherwise empty.
+        tags: {target language: tag} of a multilingual model, otherwise empty (see `Tokenizer.tags`).
         placeholders: Number of placeholders in the vocabulary (see `data.placeholders`).
         workers: Number of threads that may call `translate` at the same time.
     """
@@ -59,8 +58,7 @@ class Engine(abc.ABC):
     max_tokens: int | None = None
     trees = False
     shows_attention = False
-    languages: tuple[str, ...] = ()
-    language_codes: tuple[str, ...] = ()
+    tags: Mapping[str, str] = MappingProxyType({})
     placeholders = 0
     workers = 1
 
@@ -87,12 +85,12 @@ class Engine(abc.ABC):
 
     def source_prefix(self, text: str) -> str:
         """Return the language tag at the beginning of a text, with the spaces around it, or "" without a tag."""
-        return leading_tag(text, self.languages, self.language_codes)
+        return leading_tag(text, self.tags)
 
     def warm_up(self) -> None:
         """Compile the search, so that the first requests do not have to wait."""
-        language = next(iter(self.languages), None)
-        self.translate(tag_texts(["."] * 2, language, self.languages), 1)
+        language = next(iter(self.tags), None)
+        self.translate(tag_texts(["."] * 2, language, self.tags), 1)
 
     def attention(self, source: str, target: str) -> dict[str, Any]:
         """Return the attention weights of a translation as a dict for JSON, in the format of `attention_view.js`.
@@ -116,7 +114,7 @@ class TranslatorEngine(Engine):
         self._translator, self.max_tokens, self._search = translator, max_tokens, search
         self.max_nbest = SearchOptions(**search).complete(translator.hparams, translator.constraint).beam_size
         self.trees = translator.tokenizer.constraint is not None
-        self.languages, self.language_codes = translator.tokenizer.languages, translator.tokenizer.language_codes
+        self.tags = translator.tokenizer.tags
         self.placeholders = len(translator.tokenizer.placeholders)
         self.workers = 1 if translator.engine == "keras" else 2
 
@@ -188,7 +186,7 @@ class SavedModelEngine(Engine):
         self._signature = self._model.signatures["serving_default"]
         self.max_nbest = about["nbest"]
         self.trees = about.get("trees", False)
-        self.languages, self.language_codes = (tuple(about.get(name, ())) for name in ("languages", "language_codes"))
+        self.tags = about.get("tags", {})
         self.placeholders = about.get("placeholders", 0)
         self.about = _description(path, about)
 

@@ -2,17 +2,19 @@
 
 import statistics
 
+from keras_transformer.data.language_tags import is_blank
 from keras_transformer.decoding.sentences import join_sentences, split_texts
 
 
 def split_into_sentences(texts, language, engine):
     """Return the sentences of the texts as nested lists, `[text][line][sentence]`.
 
-    A blank line has no sentences. Without a language, the whole line counts as one sentence.
+    A line that is blank or contains only a language tag has no sentences. Without a language, the whole line counts as
+    one sentence.
     """
 
     def split(line):
-        if not line.strip():
+        if is_blank(line, engine.tags):
             return []
         if not language:
             return [line]

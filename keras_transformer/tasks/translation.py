@@ -10,7 +10,7 @@ from keras_transformer.config.hparams import setting
 from keras_transformer.data.corpus import read_pairs
 from keras_transformer.data.corpus_files import existing_files
 from keras_transformer.data.filters import PairFilter, script_classes
-from keras_transformer.data.language_tags import TAG, language_tag
+from keras_transformer.data.language_tags import TAG, needs_tags
 from keras_transformer.data.placeholder_insertion import SHARE
 from keras_transformer.data.placeholders import COUNT, placeholder, placeholder_names
 from keras_transformer.data.sampling import drain, sample_texts
@@ -240,16 +240,19 @@ class TranslationProblem(Problem):
 
     def _check_tags(self, tokenizer):
         """Raise a `UserError` if the tokenizer has language tags, but the first training source has none of them."""
-        if not tokenizer.languages:
+        if not needs_tags(tokenizer.tags):
             return
         # Blank sources have no tag.
         source = next((source for source, _ in self.examples("train") if source.strip()), "")
-        tag = TAG.match(source)
-        if not (tag and tag[1] in tokenizer.languages):
+        if not tokenizer.source_prefix(source):
+            tag = next(iter(tokenizer.tags.values()))
+            remedy = (
+                "Use multilingual_text with problem.directions, which adds the tags." if TAG.fullmatch(tag) else
+                "Add the tag of its target language to each source."
+            )  # fmt: skip
             raise UserError(
-                f"{self.name}: training sources must begin with a tag of {self.vocab_file}, such as "
-                f"{language_tag(tokenizer.languages[0])}, got {source[:40]!r}. Use multilingual_text with "
-                "problem.directions, which adds the tags."
+                f"{self.name}: training sources must begin with a tag of {self.vocab_file}, such as {tag}, got "
+                f"{source[:40]!r}. {remedy}"
             )
 
     def _learn_tokenizer(self, sides):

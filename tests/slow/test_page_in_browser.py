@@ -93,7 +93,7 @@ def test_page_offers_target_languages(driver):
     with serving(application(engine)) as url:
         assert translate(driver, url, "one") == ["eno"]
         assert not driver.find_element("id", "to").is_displayed()
-        engine.languages = ("de", "pt_BR")
+        engine.tags = {"de": "<2de>", "pt_BR": "<2pt_BR>"}
         assert translate(driver, url, "one") == ["eno >ed2<"]
         languages = Select(driver.find_element("id", "to"))
         assert [option.text for option in languages.options] == ["German", "Brazilian Portuguese"]

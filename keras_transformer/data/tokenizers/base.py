@@ -4,7 +4,9 @@ A tokenizer is saved as a single file. Every run directory contains a copy of th
 """
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,17 +25,20 @@ class Tokenizer:
     Attributes:
         file_name: Name of the tokenizer's file in a prepared corpus and in a run directory.
         vocab_size: Number of ids.
-        languages: Codes of the target languages whose tags are pieces of the vocabulary (see `data.language_tags`).
-        language_codes: Language tags of a Marian model that are pieces of the vocabulary, such as ">>fra<<".
+        tags: {language: tag} for the tags in the vocabulary, such as {"de": "<2de>"} (see `data.language_tags`).
         placeholders: Ids of `<ph1>`, `<ph2>`, …, or () if the vocabulary has no placeholders (see `data.placeholders`).
     """
 
     file_name: str
-    languages: tuple[str, ...] = ()
-    language_codes: tuple[str, ...] = ()
+    tags: Mapping[str, str] = MappingProxyType({})
     placeholders: tuple[int, ...] = ()
     constraint = None
     """Constraint on the outputs of a search (see `decoding.search_options.SearchOptions`), or None."""
+
+    @property
+    def languages(self):
+        """Codes of the target languages whose tags are pieces of the vocabulary, as a tuple."""
+        return tuple(self.tags)
 
     @property
     def word_starts(self):
@@ -61,7 +66,7 @@ class Tokenizer:
 
     def source_prefix(self, text):
         """Return the language tag at the beginning of a source, with the spaces around it, or "" without a tag."""
-        return leading_tag(text, self.languages, self.language_codes)
+        return leading_tag(text, self.tags)
 
     def encode(self, texts):
         """Return the ids of each text, without BOS and EOS."""

@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from keras_transformer.data.language_tags import LANGUAGE_CODE, TAG, tagged_languages
+from keras_transformer.data.language_tags import LANGUAGE_CODE, TAG, marian_tags, vocabulary_tags
 from keras_transformer.data.placeholders import placeholder_ids
 from keras_transformer.data.tokenizers.base import BOS, EOS, SPECIAL, UNK, Tokenizer, text_ids
 
@@ -32,8 +32,8 @@ class MarianTokenizer(Tokenizer):
         self._ids = {piece: index for index, piece in enumerate(self._pieces) if index >= len(SPECIAL)}
         self._source, self._target = (sentencepiece.SentencePieceProcessor(model_proto=model) for model in self._models)
         self.vocab_size = len(self._pieces)
-        self.languages, self.placeholders = tagged_languages(self._pieces), placeholder_ids(self._pieces)
-        self.language_codes = tuple(piece for piece in self._pieces if LANGUAGE_CODE.fullmatch(piece))
+        self.tags = vocabulary_tags(self._pieces) | marian_tags(self._pieces)
+        self.placeholders = placeholder_ids(self._pieces)
 
     @classmethod
     def join(cls, source, target):
@@ -85,7 +85,7 @@ class MarianTokenizer(Tokenizer):
     def hidden_ids(self):
         """Replacement ids for word dropout (see `Tokenizer.hidden_ids`). Word dropout does not change language tags."""
         ids = super().hidden_ids
-        tags = [i for i, piece in enumerate(self._pieces) if TAG.fullmatch(piece) or piece in self.language_codes]
+        tags = [i for i, piece in enumerate(self._pieces) if TAG.fullmatch(piece) or LANGUAGE_CODE.fullmatch(piece)]
         ids[tags] = tags
         return ids
 

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 
-from keras_transformer.data.language_tags import language_tag, tagged_languages
+from keras_transformer.data.language_tags import vocabulary_tags
 from keras_transformer.data.placeholders import placeholder_ids
 from keras_transformer.data.tokenizers.base import BOS, EOS, SPECIAL, Tokenizer, no_byte_pairs, text_ids
 from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions, learn_model
@@ -32,7 +32,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.vocab_size = self._processor.get_piece_size()
         pieces = self.pieces(range(self.vocab_size))
-        self.languages, self.placeholders = tagged_languages(pieces), placeholder_ids(pieces)
+        self.tags, self.placeholders = vocabulary_tags(pieces), placeholder_ids(pieces)
 
     @classmethod
     def train(cls, texts, vocab_size, options=None):
@@ -106,6 +106,6 @@ class SentencePieceTokenizer(Tokenizer):
         begins = self.word_starts == 1
         begins[[BOS, EOS]] = False
         ids[begins] = blank
-        tags = [self._processor.piece_to_id(language_tag(language)) for language in self.languages]
+        tags = [self._processor.piece_to_id(tag) for tag in self.tags.values()]
         ids[tags] = tags
         return ids

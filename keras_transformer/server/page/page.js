@@ -84,7 +84,7 @@
     model = about;
     at("model").textContent = document.title = model.model;
     for (let n = 1; n <= model.max_nbest; n++) make(at("nbest"), "option", { value: n }, n);
-    for (const code of model.languages) make(at("to"), "option", { value: code }, languageName(code));
+    if (model.languages.length > 1) for (const code of model.languages) make(at("to"), "option", { value: code }, languageName(code));
     at("languages").hidden = model.languages.length < 2;
     at("several").hidden = model.max_nbest === 1;
     at("found").textContent = model.trees ? "Tree" : "Translation";

@@ -5,7 +5,7 @@ import pytest
 from helpers.errors import complaint
 
 from keras_transformer.data.filters import PairFilter, TaggedPairFilter
-from keras_transformer.data.language_tags import tag_texts, tagged_languages, without_tag
+from keras_transformer.data.language_tags import is_blank, tag_texts, vocabulary_tags, without_tag
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD, SPECIAL, UNK
 from keras_transformer.data.tokenizers.marian import MarianTokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -13,6 +13,8 @@ from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions
 
 TEXTS = [f"{word} {number} <2de>" for number in range(50) for word in ("A dog", "Ein Hund", "a2de")]
 TAGS = ("<2de>", "<2pt_BR>")
+GERMAN, FRENCH = {"de": "<2de>"}, {"fr": "<2fr>"}
+CODES = {"deu": ">>deu<<", "fra": ">>fra<<"}
 
 
 def learn(**options):
@@ -23,21 +25,50 @@ def learn(**options):
 def test_tag_texts_adds_one_tag():
     texts = ["A dog", "", " \t", "<2fr> A dog", "  <2de>A dog", "<2xx> A dog"]
     tagged = ["<2de> A dog", "", " \t", "<2fr> A dog", "  <2de>A dog", "<2de> <2xx> A dog"]
-    assert tag_texts(texts, "de", ("de", "fr")) == tagged
-    assert tag_texts(["A dog"], None, ("de",)) == ["<2de> A dog"]
-    assert tag_texts(texts, None, ()) == texts
+    assert tag_texts(texts, "de", GERMAN | FRENCH) == tagged
+    assert tag_texts(["A dog"], None, GERMAN) == ["<2de> A dog"]
+    assert tag_texts(texts, None, {}) == texts
+
+
+def test_tag_texts_adds_language_codes():
+    texts = ["A dog", " >>fra<<  A dog"]
+    assert tag_texts(texts, "deu", CODES) == [">>deu<< A dog", " >>fra<<  A dog"]
+    assert tag_texts(["A dog"], None, {"deu": ">>deu<<"}) == ["A dog"]
+    assert tag_texts(["A dog"], "deu", {"deu": ">>deu<<"}) == [">>deu<< A dog"]
+
+
+def test_tag_texts_makes_a_tag_alone_blank():
+    assert tag_texts(["<2de> ", " <2de>", ">>fra<< "], None, GERMAN | CODES) == ["", "", ""]
+    assert is_blank(" <2de> ", GERMAN) and is_blank(" ", {}) and not is_blank("<2fr>", GERMAN)
 
 
 @pytest.mark.parametrize(
-    ("language", "known", "message"),
+    ("language", "tags", "message"),
     [
-        ("ge", ("de", "fr"), "unknown target language 'ge': did you mean de?"),
-        ("de", (), "this model has no language tags, so it does not support to='de'. Omit `to`."),
-        (None, ("de", "fr"), "a text must begin with the tag of its target language, such as <2de>, got 'A dog'. Add"),
+        ("ge", GERMAN | FRENCH, "unknown target language 'ge': did you mean de?"),
+        ("de", {}, "this model has no language tags, so it does not support to='de'. Omit `to`."),
+        (
+            None,
+            GERMAN | FRENCH,
+            "a text must begin with the tag of its target language, such as <2de>, got 'A dog'. Add",
+        ),
+        ("fr", CODES, "unknown target language 'fr': did you mean fra?"),
     ],
 )
-def test_tag_texts_rejects_language(language, known, message):
-    assert complaint(tag_texts, ["<2de> A dog", "A dog"], language, known).startswith(message)
+def test_tag_texts_rejects_language(language, tags, message):
+    assert complaint(tag_texts, ["<2de> A dog", "A dog"], language, tags).startswith(message)
+
+
+@pytest.mark.parametrize("language", ["deu", None])
+def test_tag_texts_rejects_unknown_language_code(language):
+    message = "unknown language code 'fr': did you mean fra?"
+    assert complaint(tag_texts, [" >>fr<< A dog"], language, CODES) == message
+    assert tag_texts([">>fr<< A dog"], None, {}) == [">>fr<< A dog"]
+
+
+def test_tag_texts_lists_few_languages():
+    tags = {f"l{i}": f">>l{i}<<" for i in range(99)}
+    assert "one of l0, l1, l2, l3, l4, l5, l6, l7, l8, l9, …, for example" in complaint(tag_texts, ["a"], None, tags)
 
 
 def test_without_tag_removes_only_the_first_tag():
@@ -74,6 +105,7 @@ def test_word_dropout_keeps_tags_of_two_models():
 def test_source_prefix_contains_tag_or_language_code():
     model = learn().to_bytes()
     tokenizer = MarianTokenizer([*SPECIAL, "▁A", "<2de>", ">>fra<<"], model, model)
+    assert tokenizer.tags == {"de": "<2de>", "fra": ">>fra<<"} and tokenizer.languages == ("de", "fra")
     texts = {"<2de> A": "<2de> ", " >>fra<<  A >>fra<<": " >>fra<<  ", ">>fra<<": ">>fra<<", ">>ita<< A": "", "A": ""}
     assert {text: tokenizer.source_prefix(text) for text in texts} == texts
 
@@ -82,7 +114,7 @@ def test_separate_vocabularies_have_tags():
     joined = MarianTokenizer.join(learn(), SentencePieceTokenizer.train(TEXTS, 60))
     assert joined.languages == ("de", "pt_BR")
     assert joined.pieces(joined.encode(["<2pt_BR> A dog"])[0])[:2] == ["▁", "<2pt_BR>"]
-    assert tagged_languages(["<2>", "a<2de>", "2de", "<2fr>"]) == ("fr",)
+    assert vocabulary_tags(["<2>", "a<2de>", "2de", "<2fr>"]) == FRENCH
 
 
 def test_filter_ignores_tags():

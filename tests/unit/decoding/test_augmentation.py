@@ -108,7 +108,7 @@ def test_augment_writes_each_output_of_a_line_once(translator, files):
 def test_augment_writes_no_language_tags(translator, files):
     write, output = files
     translator.tokenizer = Tokenizer()
-    translator.tokenizer.languages = ("de",)
+    translator.tokenizer.tags = {"de": "<2de>"}
     augment(
         "run", write("<2de> a dog", "<2fr> a cat", "<2de>"), output, AugmentOptions(direction="forward", tag="<bt>")
     )

@@ -32,7 +32,7 @@ def test_split_texts_keeps_abbreviations_and_empty_texts():
 def test_split_texts_repeats_the_language_tag():
     pytest.importorskip("sentencex")
     texts = ["<2de> One. Two.", "One. Two.", " <2de>", "<2fr> One. Two. <2de> Three."]
-    assert split_texts(texts, "en", prefix_of=lambda text: leading_tag(text, ["de"]))[0] == [
+    assert split_texts(texts, "en", prefix_of=lambda text: leading_tag(text, {"de": "<2de>"}))[0] == [
         "<2de> One.", "<2de> Two.", "One.", "Two.", "<2de>", "<2fr> One.", "Two.", "<2de> Three."
     ]  # fmt: skip
     assert split_texts(texts[:1], "en")[0] == ["<2de> One.", "Two."]

@@ -43,6 +43,6 @@ def test_argos_refuses_other_models(trained_run, tmp_path, monkeypatch):
 
 def test_argos_refuses_language_tags(trained_run, tmp_path):
     run = Run.open(trained_run)
-    run.tokenizer.languages = ("de", "fr")
+    run.tokenizer.tags = {"de": "<2de>", "fr": "<2fr>"}
     with pytest.raises(UserError, match=r"cannot contain a model with language tags \(de, fr\)"):
         export_argos(run, tmp_path / "out")

@@ -179,18 +179,22 @@ def test_attention_and_tree_paths_depend_on_engine(url):
 def test_translate_tags_lines_with_target_language(url, engine):
     assert ask(url, "/model").content["languages"] == []
     ask(url, body={"texts": ["a"], "to": "de"}).refused(422, "this model has no language tags")
-    engine.languages = ("de", "fr")
+    engine.tags = {"de": "<2de>", "fr": "<2fr>"}
     assert ask(url, "/model").content["languages"] == ["de", "fr"]
     assert ask(url, body={"texts": ["a b\n\nc", "<2fr> d"], "to": "de"}).outputs == [
         [("b a >ed2<\n\nc >ed2<", 0)], [("d >rf2<", 0)]
     ]  # fmt: skip
+    assert ask(url, body={"texts": ["<2fr> ", "a\n<2fr>\nb"], "to": "de"}).outputs == [
+        [("", 0)],
+        [("a >ed2<\n\nb >ed2<", 0)],
+    ]
     ask(url, body={"texts": ["a"]}).refused(422, "must begin with the tag of its target language, such as <2de>")
     ask(url, body={"texts": ["a"], "to": "ge"}).refused(422, "unknown target language 'ge': did you mean de?")
     ask(url, body={"texts": ["a"], "to": 1}).refused(422, "body.to", "valid string")
 
 
 def test_translate_tags_each_sentence_of_a_line(splitting_url, engine):
-    engine.languages = ("de", "fr")
+    engine.tags = {"de": "<2de>", "fr": "<2fr>"}
     assert ask(splitting_url, body={"texts": ["<2fr> One. Two."], "to": "de"}).outputs == [
         [(".enO >rf2< .owT >rf2<", 0)]
     ]  # fmt: skip
@@ -198,7 +202,7 @@ def test_translate_tags_each_sentence_of_a_line(splitting_url, engine):
 
 def test_attention_takes_target_language():
     engine = Backwards(shows_attention=True)
-    engine.languages = ("de", "fr")
+    engine.tags = {"de": "<2de>", "fr": "<2fr>"}
     with serving(application(engine, LIMITS)) as url:
         pair = {"source": "one", "target": "two"}
         assert ask(url, "/attention", {**pair, "to": "fr"}).content == {**pair, "source": "<2fr> one"}
