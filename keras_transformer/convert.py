@@ -54,6 +54,12 @@ def _problem(flags, languages):
     if flags.problem == "pretrained_text":
         known = {side: code for side, code in zip(("source", "target"), languages) if code}
         parameters = {**known, **parameters}
+        if missing := [side for side in ("source", "target") if side not in parameters]:
+            flags_to_add = " ".join(f"--set problem.{side}=CODE" for side in missing)
+            raise UserError(
+                f"{flags.model} does not specify the {' and '.join(missing)} language. Add {flags_to_add}, for example "
+                f"--set problem.{missing[0]}=de."
+            )
     parameters = parse_parameters(flags.problem, parameters)
     return load_problem(flags.problem, data_dir="data", raw_dir=flags.raw_dir, **parameters)
 

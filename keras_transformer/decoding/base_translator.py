@@ -156,7 +156,8 @@ class BaseTranslator(abc.ABC):
             UserError: An argument is out of range or needs a list of texts, or the target language of a text is missing
                 or unknown. The error also occurs if `split_sentences` is combined with options that do not apply to
                 joined translations, or if the options do not allow any translation of a text.
-            TextError: A text has too many marked spans, or its phrases are too long or contain unknown tokens.
+            TextError: A text has too many marked spans, its phrases are too long, or its prefix or phrases contain
+                unknown tokens.
             NonFiniteOutputs: The model's outputs for a text are not finite.
         """
         options = SearchOptions(
@@ -277,8 +278,14 @@ class BaseTranslator(abc.ABC):
             raise UserError(f"prefixes must be a list of length {count}, with one prefix or None for each text")
         prefixes = [hide_in_target(p, hidden) if isinstance(p, str) else p for p, hidden in zip(prefixes, spans)]
         ids = [self.tokenizer.encode_prefixes([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
-        for prefix in ids:
-            self._check_ids("prefix", prefix)
+        for number, (prefix, tokens) in enumerate(zip(prefixes, ids)):
+            self._check_ids("prefix", tokens)
+            if isinstance(prefix, str) and UNK in tokens:
+                raise TextError(
+                    number,
+                    f"the prefix for {{}} must consist of tokens in the vocabulary, got {prefix!r}. Change or remove "
+                    "this prefix.",
+                )
         return ids
 
     def _phrase_ids(self, phrases, spans):

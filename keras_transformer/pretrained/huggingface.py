@@ -135,10 +135,11 @@ def _check_files(folder):
             continue
         if name != "config.json" and (kind := _read(folder, "config.json").get("model_type")) != "marian":
             raise UserError(f"{folder / 'config.json'}: model_type must be marian, got {kind}. {OTHER}")
-        if name == WEIGHTS and list(folder.glob("*.bin")):
+        if name == WEIGHTS:
             raise UserError(
-                f"{folder} contains pickle files, which can execute code, but no {WEIGHTS}. Load the model with "
-                f"transformers and save it with save_pretrained, which writes {WEIGHTS}."
+                f"{folder} has no {WEIGHTS}. If the model has only pickle files (*.bin), which can execute code, load "
+                f"it with transformers and save it with save_pretrained, which writes {WEIGHTS}. If a branch of the "
+                "model on the hub has this file, pass the branch as --revision."
             )
         raise UserError(f"{folder} has no {name}. A Marian model needs {', '.join(FILES)}.")
 

@@ -1,5 +1,7 @@
 """Tests that compare the results of search options with exhaustive search and with the model's probabilities."""
 
+import re
+
 import numpy as np
 import oracles
 import pytest
@@ -125,6 +127,14 @@ def test_prefix_beyond_limit_ends_with_eos(translator, length):
 def test_invalid_prefixes_are_rejected(translator, prefixes):
     with pytest.raises(kt.UserError, match="prefix"):
         translator.translate(["a", "b"], **NARROW, prefixes=prefixes)
+
+
+def test_prefix_with_unknown_tokens_is_rejected(translator):
+    message = (
+        "the prefix for text 2 must consist of tokens in the vocabulary, got 'a {}'. Change or remove this prefix."
+    )
+    with pytest.raises(kt.UserError, match=f"^{re.escape(message)}$"):
+        translator.translate(["a", "b"], **NARROW, prefixes=["a", "a {}"])
 
 
 def nothing_twice(tokens, index, inputs):

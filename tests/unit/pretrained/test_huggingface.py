@@ -1,6 +1,7 @@
 """Tests of converting Marian models of Hugging Face Transformers to runs and back."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -93,6 +94,26 @@ def test_convert_makes_a_run(marian, tmp_path, capsys):
         command.main(["--from=huggingface", f"--model={marian}", f"--output_dir={tmp_path / 'run'}"])
 
 
+def test_convert_requires_languages(marian, tmp_path):
+    shutil.copytree(marian, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer_config.json").write_text('{"source_lang": "en"}')
+    flags = ["--from=huggingface", f"--model={tmp_path / 'model'}", f"--output_dir={tmp_path / 'run'}"]
+    with pytest.raises(UserError, match="does not specify the target language. Add --set problem.target=CODE, for"):
+        command.main(flags)
+    command.main([*flags, "--set=problem.target=tr"])
+    assert Run.open(tmp_path / "run").problem.output_language == "tr"
+
+
+def test_translate_takes_target_language(marian):
+    pretrained = read_marian(marian)
+    translator = kt.Translator(pretrained.build_model(), pretrained.tokenizer)
+    text = "The dog sees the cat."
+    assert translator.translate([text], to="tr") == translator.translate([f">>tr<< {text}"])
+    assert translator.translate([">>tr<< "])[0][0].text == ""
+    with pytest.raises(UserError, match="unknown language code 't'"):
+        translator.translate([f">>t<< {text}"])
+
+
 def test_export_restores_the_weights(marian, tmp_path):
     """Check that a converted and exported model has the original weights and tokenizer."""
     command.main(["--from=huggingface", f"--model={marian}", f"--output_dir={tmp_path / 'run'}"])
@@ -144,8 +165,8 @@ def test_read_marian_names_missing_and_damaged_files(marian, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"cut short")
     with pytest.raises(UserError, match="model.safetensors cannot be read"):
         read_marian(tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    with pytest.raises(UserError, match="pickle files, which can execute code"):
+    (tmp_path / "model.safetensors").unlink()  # a download from the hub excludes pytorch_model.bin
+    with pytest.raises(UserError, match=r"save_pretrained, which writes model.safetensors.*--revision"):
         read_marian(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     with pytest.raises(UserError, match="model_type must be marian, got t5"):
