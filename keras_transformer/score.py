@@ -96,8 +96,8 @@ def _parse(arguments):
 
 def _scored(translator, chunk, flags, max_length):
     """Yield (line number, source, target, number of target tokens, `Hypothesis` or None if the pair is too long)."""
-    tagged = tag_texts([source for _, (source, _) in chunk], flags.to, translator.tokenizer.tags)
     with texts_named([f"line {number}" for number, _ in chunk]):
+        tagged = tag_texts([source for _, (source, _) in chunk], flags.to, translator.tokenizer.tags)
         hidden, spans = translator.hide_spans(tagged)
     rows, sources = [], translator.tokenizer.encode(hidden)
     for (number, (source, target)), ids, of_source in zip(chunk, sources, spans):

@@ -100,8 +100,7 @@ class ParallelText(TranslationProblem):
 
     def pairs(self, split):
         if self.holds_out(split):
-            pairs = self._part(self._read("train", weighted=False), held_out=True)
-            return (pair for pair in pairs if all(map(str.strip, pair)))
+            return self._part(self._read("train", weighted=False), held_out=True)
         pairs = self._read(split)
         return self._part(pairs, held_out=False) if split == "train" and self.holds_out("validation") else pairs
 
@@ -115,7 +114,10 @@ class ParallelText(TranslationProblem):
 
     def _part(self, pairs, held_out):
         """Yield the pairs that are held out for validation, or the remaining pairs if `held_out` is false."""
-        return (pair for pair in pairs if (hash_text(self._key(pair)) < self.threshold) == held_out)
+        return (pair for pair in pairs if self._is_held_out(pair) == held_out)
+
+    def _is_held_out(self, pair):
+        return _is_complete(pair) and hash_text(self._key(pair)) < self.threshold
 
     def _key(self, pair):
         """Return the text whose hash decides whether a pair is held out."""
@@ -123,9 +125,9 @@ class ParallelText(TranslationProblem):
 
     @functools.cached_property
     def threshold(self):
-        """Limit for hashes. Pairs with a lower hash are held out for validation."""
-        count = itertools.count()
-        hashes = (hash_text(self._key(pair)) for pair, _ in zip(self._read("train", weighted=False), count))
+        """Limit for hashes. Pairs with a lower hash and without an empty side are held out for validation."""
+        count, pairs = itertools.count(), filter(_is_complete, self._read("train", weighted=False))
+        hashes = (hash_text(self._key(pair)) for pair, _ in zip(pairs, count))
         lowest = heapq.nsmallest(HELD_OUT_PAIRS + 1, hashes)
         total = next(count)
         threshold = lowest[min(HELD_OUT_PAIRS, int(total * HELD_OUT_SHARE))] if lowest else 0
@@ -137,6 +139,10 @@ class ParallelText(TranslationProblem):
         )
         _log_once(f"  no {names} in {self.raw_dir}; holding out {held_out:,} of {total:,} training pairs")
         return threshold
+
+
+def _is_complete(pair):
+    return all(map(str.strip, pair))
 
 
 @functools.cache

@@ -6,17 +6,14 @@ a language code such as ">>deu<<" in the vocabulary of a Marian model.
 
 import re
 
-from keras_transformer.utils.errors import UserError, unknown
+from keras_transformer.utils.errors import TextError, UserError, unknown
 
 SEVERAL = "mul"
 """ISO 639-2 code that means "multiple languages"."""
 
 TAG = re.compile(r"\s*<2(\w+)>\s*")
-LANGUAGE_CODE = re.compile(r"\s*(>>.+?<<)")
+LANGUAGE_CODE = re.compile(r"\s*(>>[^\s<>]+<<)")
 """Pattern of a code such as >>tr<< at the start of a source, the tag of Marian models with several target languages."""
-
-MAX_LISTED = 10
-"""Maximum number of languages that an error message lists. Some Marian models have more than a hundred."""
 
 
 def language_tag(language):
@@ -58,14 +55,12 @@ def without_tag(text):
 
 
 def needs_tags(tags):
-    """Return whether each source of a model needs a tag.
-
-    If a Marian model has a single language code, its sources may omit the code.
+    """Return whether each source of a model needs a tag. The sources of Marian models may omit their language codes.
 
     Args:
         tags: {language: tag} of the model.
     """
-    return len(tags) > 1 or any(map(TAG.fullmatch, tags.values()))
+    return any(map(TAG.fullmatch, tags.values()))
 
 
 def tag_texts(texts, language, tags):
@@ -75,34 +70,36 @@ def tag_texts(texts, language, tags):
 
     Args:
         texts: List of sources.
-        language: Code of the target language. May be None if all texts have tags or the model has at most one language.
+        language: Code of the target language. May be None if all texts have tags or do not need them, or if the model
+            has a single language.
         tags: {language: tag} of the model, or {} for a model without tags.
 
     Raises:
-        UserError: `tags` does not contain the language, a text begins with an unknown language code of a Marian model,
-            or a text needs a tag and `language` is None.
+        UserError: `tags` does not contain the language.
+        TextError: A text for a Marian model begins with an unknown language code, or a text needs a tag and `language`
+            is None.
     """
     if language is not None and not tags:
         raise UserError(f"this model has no language tags, so it does not support to={language!r}. Omit `to`.")
     if language is not None and language not in tags:
         raise unknown("target language", language, tags)
-    return [_tagged(text, language, tags) for text in texts] if tags else texts
+    return [_tagged(i, text, language, tags) for i, text in enumerate(texts)] if tags else texts
 
 
-def _tagged(text, language, tags):
+def _tagged(index, text, language, tags):
     if start := leading_tag(text, tags):
         return text if text[len(start) :] else ""
     if not text.strip():
         return text
     if (code := LANGUAGE_CODE.match(text)) and marian_tags(tags.values()):
-        raise unknown("language code", code[1][2:-2], tags)
+        raise TextError(index, f"{{}} begins with an {unknown('language code', code[1][2:-2], tags)}")
     if language is None and not needs_tags(tags):
         return text
     first = next(iter(tags))
     if language is None and len(tags) > 1:
-        listed = [*tags][:MAX_LISTED] + ["…"] * (len(tags) > MAX_LISTED)
-        raise UserError(
-            f"a text must begin with the tag of its target language, such as {tags[first]}, got {text[:40]!r}. Add the "
-            f"tag, or set the target language to one of {', '.join(listed)}, for example to={first}."
+        raise TextError(
+            index,
+            f"{{}} must begin with the tag of its target language, such as {tags[first]}, got {text[:40]!r}. Add the "
+            f"tag, or set the target language to one of {', '.join(tags)}, for example to={first}.",
         )
     return f"{tags[language or first]} {text}"

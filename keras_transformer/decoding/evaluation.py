@@ -218,6 +218,7 @@ def _examples(run, problem, split):
 
     If a file has changed since training, so that the split may contain training pairs, log a warning.
     """
+    problem.check_split(split)
     if (run.path / "manifest.json").is_file() and (
         remark := changed_since(problem, split, run.manifest().get("corpus", {}))
     ):

@@ -42,7 +42,10 @@ class TiedEmbedding(keras.layers.Layer):
         return ops.cast(vectors, self.compute_dtype) * self.d_model**0.5
 
     def logits(self, states):
-        """Project states `[..., d_model]` to logits `[..., vocab_size]`, with the Keras mask of the states."""
+        """Project states `[..., d_model]` to logits `[..., vocab_size]` in the layer's compute dtype.
+
+        The logits keep the Keras mask of the states.
+        """
         return self(states, reverse=True)  # a call of the layer, so that Keras keeps the mask and tracks the weights
 
     def _project(self, states):

@@ -57,5 +57,4 @@ def _uniform(seed, name, gain):
 
 
 def _generator(seed, name):
-    # Without a seed, draw one from `random`, which keras.utils.set_random_seed seeds.
     return np.random.default_rng(random.getrandbits(128) if seed is None else [seed, zlib.crc32(name.encode())])

@@ -65,8 +65,8 @@ def paired_bootstrap(metric, outputs, others, references, tokenize="13a"):
     `sacrebleu --paired-bs`. The p-value of `PairedTest` is one-sided, but either system can be ahead, so about one in
     ten pairs of equally good systems gets a p-value below 0.05. The p-value of exact match and F1 is two-sided.
 
-    With n lines, no p-value is below 2 / 2ⁿ. If the systems were equally good, swapping both outputs of any line would
-    be as likely, and at least two of the 2ⁿ swaps give a difference as large as the observed one.
+    With n lines, there are 2ⁿ ways to exchange the outputs of the two systems on some lines. At least two of them give
+    a difference as large as the observed one. No p-value is therefore below 2 / 2ⁿ.
 
     Args:
         metric: Name of the score: "sacreBLEU", "tokenized BLEU", "lowercase BLEU", "chrF", "exact match", or another

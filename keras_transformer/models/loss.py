@@ -47,7 +47,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
 
     In other Keras models, the loss ignores positions that the Keras mask of the logits marks as padding. Keras divides
     the weighted sum by the sum of the weights (reduction "mean_with_sample_weight"). Without weights, the loss is the
-    mean over the unmasked positions, on each `tf.distribute` replica.
+    mean over the unmasked positions, on each `tf.distribute` replica. Weights must have the shape of the labels.
 
     Args:
         label_smoothing: ε.

@@ -153,7 +153,8 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         texts = split_into_sentences(texts, language, engine)
         named = named_sentences(texts)
         _check_count(len(named), limits.waiting, "sentences")
-        named = dict(zip(named, tag_texts([*named.values()], to, engine.tags)))
+        with texts_named([*named]):
+            named = dict(zip(named, tag_texts([*named.values()], to, engine.tags)))
         return texts, named, _checked_lengths(engine, named, engine.max_tokens)
 
     schema = {"content": {"application/json": {"schema": TranslateRequest.model_json_schema()}}, "required": True}
@@ -193,7 +194,8 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         @app.post("/attention", responses=ERRORS)
         async def attention(pair: Pair, request: Request):
             """Return the attention weights of a translation. Line breaks count as spaces."""
-            (source,) = tag_texts([pair.source], pair.to, engine.tags)
+            with texts_named(["source"]):
+                (source,) = tag_texts([pair.source], pair.to, engine.tags)
             await asyncio.to_thread(_checked_lengths, engine, {"source": source, "target": pair.target}, MAX_SHOWN)
             call = batcher.call(engine.attention, source, pair.target)
             return JSONResponse(await _unless_disconnected(request, call))
@@ -322,7 +324,7 @@ def _add_exception_handlers(app: FastAPI, metrics: Metrics):
     @app.exception_handler(QueueFull)
     async def full(request, error):
         metrics.refused.inc()
-        return respond(503, str(error), {"Retry-After": str(error.seconds)})
+        return respond(503, str(error), {"Retry-After": "1"})
 
     @app.exception_handler(UserError)
     @app.exception_handler(Exception)

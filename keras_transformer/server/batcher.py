@@ -18,15 +18,10 @@ GROWTH = 4
 
 
 class QueueFull(Exception):
-    """Error for a request that does not fit into the queue.
+    """Error for a request that does not fit into the queue."""
 
-    Attributes:
-        seconds: Time in seconds after which the client can try again, int.
-    """
-
-    def __init__(self, seconds=1):
-        super().__init__(f"The queue is full. Try again in {seconds} s.")
-        self.seconds = seconds
+    def __init__(self):
+        super().__init__("The queue is full. Try again in a second.")
 
 
 @dataclasses.dataclass(eq=False)
@@ -42,6 +37,13 @@ class _Waiting:
     since: float
     deadline: float
     after: asyncio.Future | None = None
+
+    def is_late(self, now, batch_seconds):
+        """Return whether the result of a batch that takes `batch_seconds` would be too late.
+
+        An item has at least half of its time for the batch, so a single slow batch does not affect all later items.
+        """
+        return self.deadline < now + min(batch_seconds, (self.deadline - self.since) / 2)
 
 
 class Batcher:
@@ -75,6 +77,7 @@ class Batcher:
         self._workers, self._threads = workers, ThreadPoolExecutor(workers, "worker")
         self._previous = 1  # number of items of the previous batch
         self._working = 0  # number of items in the batches of all workers
+        self._batch_seconds = 0.0  # duration of the previous batch
         self._call_starts: list[float] = []
         self._tasks: list[asyncio.Task] = []
 
@@ -185,7 +188,7 @@ class Batcher:
                     self._working -= len(batch)
                     for one in batch:
                         one.future.cancel()  # no effect unless the batcher is stopping
-                seconds = max(time.monotonic() - start, 1e-6)
+                self._batch_seconds = seconds = max(time.monotonic() - start, 1e-6)
                 self._observe(len(batch), len(batch) * max(one.tokens for one in batch), seconds)
 
     async def _wait_for_batch(self):
@@ -216,9 +219,9 @@ class Batcher:
         return batch
 
     def _next_batch(self):
-        """Remove a batch from the queue and return it. Items that have missed their deadline get a `TimeoutError`."""
+        """Remove a batch from the queue and return it. Items that would miss their deadline get a `TimeoutError`."""
         now = time.monotonic()
-        while self._queue and self._queue[0].deadline < now:
+        while self._queue and self._queue[0].is_late(now, self._batch_seconds):
             late = self._queue.popleft().future
             if not late.done():
                 late.set_exception(TimeoutError())

@@ -80,8 +80,8 @@ class Problem:
         return code_files(self)
 
     def split_files(self, split: str) -> list:
-        """Return the paths of the files that determine the pairs of a split, by default all corpus files."""
-        return self.corpus_files()
+        """Return the paths of the files of a split, if training pairs can become part of it (default: none)."""
+        return []
 
     def further_files(self) -> list:
         """Return the paths of the files that contain additional training pairs."""

@@ -10,7 +10,7 @@ from keras_transformer.config.hparams import setting
 from keras_transformer.data.corpus import read_pairs
 from keras_transformer.data.corpus_files import existing_files
 from keras_transformer.data.filters import PairFilter, script_classes
-from keras_transformer.data.language_tags import TAG, needs_tags
+from keras_transformer.data.language_tags import needs_tags
 from keras_transformer.data.placeholder_insertion import SHARE
 from keras_transformer.data.placeholders import COUNT, placeholder, placeholder_names
 from keras_transformer.data.sampling import drain, sample_texts
@@ -246,13 +246,9 @@ class TranslationProblem(Problem):
         source = next((source for source, _ in self.examples("train") if source.strip()), "")
         if not tokenizer.source_prefix(source):
             tag = next(iter(tokenizer.tags.values()))
-            remedy = (
-                "Use multilingual_text with problem.directions, which adds the tags." if TAG.fullmatch(tag) else
-                "Add the tag of its target language to each source."
-            )  # fmt: skip
             raise UserError(
                 f"{self.name}: training sources must begin with a tag of {self.vocab_file}, such as {tag}, got "
-                f"{source[:40]!r}. {remedy}"
+                f"{source[:40]!r}. Use multilingual_text with problem.directions, which adds the tags."
             )
 
     def _learn_tokenizer(self, sides):

@@ -12,10 +12,8 @@ from keras_transformer.utils.errors import UserError, shell_flag
 logger = logging.getLogger(__name__)
 
 INIT_FLAG = "--init_checkpoint"
-SETTINGS = ("model", "num_layers", "d_model", "d_ff", "activation", "num_heads", "positions", "norm")
+SETTINGS = ("num_layers", "d_model", "d_ff", "activation", "num_heads", "positions", "norm")
 """Settings that must be the same as in the run that provides the weights."""
-SAME_WEIGHTS = {"full", "restricted"}
-"""Values of `encoder_attention` whose layers have the same weights."""
 DERIVED = {"num_decoder_layers": "decoder_depth", "d_k": "key_width", "d_v": "value_width"}
 """{optional setting: `HParams` property that resolves its default}. The resolved values must also match."""
 _ALIKE = "Both models must have the same settings (model, num_layers, d_model …); only the vocabulary may differ."
@@ -31,9 +29,8 @@ def complete(init_from):
 def check_settings(run, hparams):
     """Raise a `UserError` unless `hparams` describe the same architecture as the model of `run`."""
     names = [*SETTINGS, *["max_length"] * (run.hparams.positions == "learned")]
-    attentions = {hparams.encoder_attention, run.hparams.encoder_attention}
-    if len(attentions) > 1 and not attentions <= SAME_WEIGHTS:
-        names += ["encoder_attention", "attention_window"]
+    if (hparams.encoder_attention == "additive") != (run.hparams.encoder_attention == "additive"):
+        names += ["encoder_attention", "attention_window"]  # other kinds of attention have the same weights
     required = {name: getattr(run.hparams, name) for name in names}
     corrected = hparams.replace(**required)
     flags = {name: value for name, value in required.items() if getattr(hparams, name) != value}
@@ -41,6 +38,8 @@ def check_settings(run, hparams):
         if getattr(corrected, derived) != (value := getattr(run.hparams, derived)):
             flags[name] = value
     if flags:
+        if hparams.model != run.hparams.model:  # on its own, another model may have the same weights
+            flags["model"] = run.hparams.model
         given = [f"--{name}={'none' if value is None else value}" for name, value in flags.items()]
         raise UserError(
             f"{shell_flag('init_from', run.path)}: the model must have the same settings as that run, but "

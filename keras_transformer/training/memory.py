@@ -28,9 +28,9 @@ def memory_errors(options):
         flags += ["--precision=bfloat16"] * (options.precision == "float32")
         cause = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(": ")
         raise UserError(
-            f"training ran out of memory ({cause}); stop other programs that use this memory, or try "
-            f"{' or '.join(flags)}, or a smaller --batch_tokens in another --output_dir. During validation, only a "
-            "lower precision, --batch_tokens or --beam_size helps."
+            f"training ran out of memory ({cause}); stop other programs, or try {' or '.join(flags)}, or a smaller "
+            "--batch_tokens in another --output_dir. --accumulate and --remat do not save memory during validation, "
+            "but a smaller --beam_size does."
         ) from error
 
 

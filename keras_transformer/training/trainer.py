@@ -59,7 +59,7 @@ def train_model(problem, hparams, output_dir, options=None, *, preset="", init_f
         dry_run: Whether to stop after the summary of the run. A dry run writes nothing but the prepared corpus.
 
     Returns:
-        The `Run`. Workers other than the chief return an `InMemoryRun`.
+        The `Run`. After training, workers other than the chief return an `InMemoryRun`.
 
     Raises:
         UserError: The directory is not writable, is in use, or contains other files or a run with different settings.

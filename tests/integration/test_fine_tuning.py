@@ -91,7 +91,11 @@ def test_init_from_rejects_another_size(folder, source):
 @pytest.mark.parametrize(
     "old, new, said",
     [
-        ({}, {"model": "transformer"}, r"model differs\. Add --model=word_aligned_transformer\.$"),
+        (
+            {"norm": "post"}, {"model": "transformer", "norm": "pre"},
+            r"norm differs\. Add --norm=post --model=word_aligned_transformer\.$",
+        ),
+        ({}, {"model": "transformer"}, None),
         (
             {"encoder_attention": "additive"}, {"encoder_attention": "restricted", "attention_window": 3},
             r"encoder_attention differs\. Add --encoder_attention=additive --attention_window=none\.$",

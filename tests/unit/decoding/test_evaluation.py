@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sacrebleu
 from helpers.commands import SMALL, TEXT, write_text
+from helpers.errors import complaint
 from helpers.logs import logged_lines
 from helpers.paths import ROOT
 from helpers.sharing import shared_folder
@@ -101,6 +102,10 @@ def test_examples_warn_about_changed_files(run, tmp_path, split):
         assert evaluation._examples(opened, opened.problem, split)
     warning = f"{path} has changed since the run was trained, so the test split may contain training pairs"
     assert [line for line in logged if "training pairs" in line] == [warning] * (split == "test")
+
+
+def test_evaluate_rejects_unknown_split(run):
+    assert "unknown split 'dev'" in complaint(evaluate, run, split="dev")
 
 
 def test_all_scores_of_symbols_are_their_scores():

@@ -35,6 +35,7 @@ def test_held_out_pairs_have_two_sides(tmp_path, name):
     write(tmp_path, WITH_BLANKS)
     problem = parallel(tmp_path, name, **settings).prepare()
     held_out = list(problem.examples("validation"))
+    assert len(problem.store.split("train")) + len(held_out) == 266 * len(problem.parts or [name])
     assert held_out and all(source.strip() and target.strip() for source, target in held_out)
     assert len(problem.store.split("validation")) == len(held_out)
     assert name != "multilingual_text" or len(problem.part_names("validation")) == len(held_out)

@@ -61,6 +61,32 @@ def test_batcher_recovers_from_a_batch_beyond_the_deadline():
     asyncio.run(everything())
 
 
+def test_batcher_answers_in_time_under_overload():
+    """Check that the batcher skips items without enough time. Otherwise, it would finish most batches too late."""
+    answered, late = [], []
+
+    def work(items):
+        time.sleep(0.1)
+        return items
+
+    async def client(batcher):
+        for _ in range(4):
+            try:
+                async with asyncio.timeout(0.5):
+                    answered.extend(await batcher.results(["a"], [1], seconds=0.5))
+            except TimeoutError:
+                late.append("a")
+
+    async def everything():
+        batcher = Batcher(work, batch_tokens=4, batch_rows=4, wait=0, max_waiting=1000)  # 40 items per second
+        async with batcher.running():
+            await asyncio.gather(*(client(batcher) for _ in range(100)))
+
+    asyncio.run(asyncio.wait_for(everything(), 60))
+    assert len(answered) + len(late) == 400
+    assert len(answered) > 30
+
+
 def test_batcher_waits_only_after_batches_of_several():
     async def everything():
         batcher = Batcher(list, batch_tokens=9, batch_rows=9, wait=0.5, max_waiting=9)

@@ -32,7 +32,7 @@ def test_train_reports_memory_errors_with_flags(call, tmp_path, monkeypatch, own
     name = "RESOURCE_EXHAUSTED" if keras.backend.backend() == "jax" else "ResourceExhausted"
     said = "try --accumulate=6 or --remat or --precision=bfloat16, or a smaller --batch_tokens in another --output_dir"
     outcome = call("train", *REVERSE, "--accumulate=3", *flags)
-    outcome.refused("training ran out of memory (", name, "stop other programs", said, "During validation, only")
+    outcome.refused("training ran out of memory (", name, "stop other programs", said, "but a smaller --beam_size does")
 
 
 def test_memory_errors_name_only_flags_that_save_memory():
