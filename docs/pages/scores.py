@@ -135,6 +135,22 @@ PUBLISHED = {
     "multi30k_enfr_tok": {"test": 61.80, "test_2017": 53.46, "test_coco": 44.52},
 }
 """Tokenized BLEU of Transformer-Tiny by problem and test set. `SOURCES` names the source of the scores."""
+
+
+def published(problem, split):
+    """Return a published score with two decimals, or None."""
+    return f"{PUBLISHED[problem][split]:.2f}" if split in PUBLISHED[problem] else None
+
+
+def stopped_run(rows):
+    """Return a table of the scores of a run that we stopped, by split, next to published scores."""
+    return table(rows, {
+        "split": "{split}", "tokenized BLEU": "{tokenized_bleu:.2f}",
+        "published": lambda row: published(row["problem"], row["split"]), "updates": "{training[steps]:,}",
+        "training": lambda row: f"{row['training']['seconds'] / 60:.0f} min", "hardware": "{machine}",
+    })  # fmt: skip
+
+
 METRICS = {"tokenized_bleu": "tokenized BLEU", "sacrebleu": "sacreBLEU", "f1": "F1"}
 
 
