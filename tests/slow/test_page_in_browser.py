@@ -162,14 +162,14 @@ def test_page_clears_translation_on_error(driver):
     complaints(driver)
 
 
-def test_page_shows_retry_time_of_busy_server(driver, monkeypatch):
+def test_page_says_that_server_is_busy(driver, monkeypatch):
     def full(self, items, tokens, seconds, gradually):
-        raise QueueFull(7)
+        raise QueueFull()
 
     monkeypatch.setattr(Batcher, "queued", full)
     with serving(application(Backwards())) as url:
         assert translate(driver, url, "one") == []
-        assert said(driver) == ["The server is busy. Try again in 7 seconds."]
+        assert said(driver) == ["The server is busy. Try again in a moment."]
     complaints(driver)
 
 

@@ -30,8 +30,8 @@
     state.classList.toggle("wrong", wrong);
   }
 
-  function failed(status, sentence = SENTENCES[status] || FAILED) {
-    return Object.assign(new Error(sentence), { status });
+  function failed(status) {
+    return Object.assign(new Error(SENTENCES[status] || FAILED), { status });
   }
 
   // Returns the server's response. Throws an error with a user-facing message and the status, which is 0 without an answer.
@@ -40,8 +40,7 @@
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
     }).catch(() => { throw failed(0); });
     if (response.ok) return response;
-    const seconds = Number(response.headers.get("Retry-After"));
-    throw failed(response.status, seconds > 1 ? `The server is busy. Try again in ${seconds} seconds.` : undefined);
+    throw failed(response.status);
   }
 
   async function ask(path, body) {
