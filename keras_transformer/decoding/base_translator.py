@@ -280,12 +280,7 @@ class BaseTranslator(abc.ABC):
         ids = [self.tokenizer.encode_prefixes([p])[0] if isinstance(p, str) else [int(i) for i in p] for p in prefixes]
         for number, (prefix, tokens) in enumerate(zip(prefixes, ids)):
             self._check_ids("prefix", tokens)
-            if isinstance(prefix, str) and UNK in tokens:
-                raise TextError(
-                    number,
-                    f"the prefix for {{}} must consist of tokens in the vocabulary, got {prefix!r}. Change or remove "
-                    "this prefix.",
-                )
+            _check_known(number, "the prefix", "prefix", prefix, tokens)
         return ids
 
     def _phrase_ids(self, phrases, spans):
@@ -309,12 +304,7 @@ class BaseTranslator(abc.ABC):
                 phrase = hide_in_target(phrase, spans)
             ids = self.tokenizer.encode_targets([phrase])[0] if isinstance(phrase, str) else [int(i) for i in phrase]
             self._check_ids("phrase", ids)
-            if isinstance(phrase, str) and UNK in ids:
-                raise TextError(
-                    number,
-                    f"phrases for {{}} must consist of tokens in the vocabulary, got {phrase!r}. Change or remove "
-                    "this phrase.",
-                )
+            _check_known(number, "phrases", "phrase", phrase, ids)
             if ids and ids not in found:
                 found.append(ids)
         if (count := sum(map(len, found))) > MAX_PHRASE_TOKENS:
@@ -395,3 +385,12 @@ class BaseTranslator(abc.ABC):
 def score_of(log_probability: float, length: int, alpha: float) -> float:
     """Return the score of a hypothesis (§6.1). `length` is its number of tokens, including EOS."""
     return log_probability / ((5.0 + length) / 6.0) ** alpha
+
+
+def _check_known(number, subject, name, text, ids):
+    """Raise a `TextError` for the text with index `number` if the ids of a string contain an unknown token."""
+    if isinstance(text, str) and UNK in ids:
+        raise TextError(
+            number,
+            f"{subject} for {{}} must consist of tokens in the vocabulary, got {text!r}. Change or remove this {name}.",
+        )

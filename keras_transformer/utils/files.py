@@ -252,11 +252,7 @@ def _is_stream(path):
 
 
 def _open(path, mode):
-    """Open a file as UTF-8 text or bytes, and create its directory.
-
-    Raises:
-        UserError: The file or its directory cannot be created.
-    """
+    """Open a file as UTF-8 text or bytes, and create its directory. Raise a `UserError` if either cannot be created."""
     try:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
