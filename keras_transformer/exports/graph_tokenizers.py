@@ -93,31 +93,33 @@ class GraphSentencePiece(GraphTokenizer):
         return self._pieces.detokenize(ids)
 
 
+# `language_tags.LANGUAGE_CODE` without \s, which matches only ASCII characters in TensorFlow's regular expressions.
+LANGUAGE_CODE = f"[{SPACES}]*(>>[^{SPACES}<>]+<<)"
+
+
 class GraphMarian(GraphTokenizer):
     """Graph version of `MarianTokenizer`, which has two SentencePiece models and one vocabulary.
 
     Args:
         pieces: List of all pieces, indexed by id.
         source_model, target_model: Bytes of the SentencePiece models, which become part of the graph.
-        language_code: Regular expression for the language code at the start of a source, with the code as group 1.
     """
 
-    def __init__(self, pieces, source_model, target_model, language_code):
+    def __init__(self, pieces, source_model, target_model):
         super().__init__()
         self._source, self._target = (
             # If both tokenizers had the same name, a loaded SavedModel would use one model for both sides.
             tensorflow_text.SentencepieceTokenizer(model=model, out_type=tf.string, name=name)
             for name, model in (("source", source_model), ("target", target_model))
         )
-        self._code = language_code.replace(r"\s", f"[{SPACES}]")  # in RE2, \s matches only ASCII characters
         own = range(len(SPECIAL), len(pieces))
         self._pieces, self._ids = tf.constant(pieces), symbol_table([pieces[i] for i in own], own)
 
     def tokenize(self, texts):
-        begins = tf.strings.regex_full_match(texts, f"{self._code}(.|\n)*")
-        code = tf.strings.regex_replace(texts, f"^{self._code}(.|\n)*", "\\1")
+        begins = tf.strings.regex_full_match(texts, f"{LANGUAGE_CODE}(.|\n)*")
+        code = tf.strings.regex_replace(texts, f"^{LANGUAGE_CODE}(.|\n)*", "\\1")
         begins &= self._ids.lookup(code) != UNK
-        rest = tf.where(begins, tf.strings.regex_replace(texts, f"^{self._code}", "", replace_global=False), texts)
+        rest = tf.where(begins, tf.strings.regex_replace(texts, f"^{LANGUAGE_CODE}", "", replace_global=False), texts)
         codes = tf.ragged.boolean_mask(code[:, None], begins[:, None])
         return tf.cast(self._ids.lookup(tf.concat([codes, self._source.tokenize(rest)], axis=1)), tf.int32)
 

@@ -6,7 +6,6 @@ import os
 import keras
 import tensorflow as tf
 
-from keras_transformer.data.language_tags import LANGUAGE_CODE
 from keras_transformer.data.tokenizers.base import BOS, EOS, PAD
 from keras_transformer.data.tokenizers.marian import MarianTokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
@@ -278,7 +277,7 @@ def graph_tokenizer(tokenizer):
         return GraphSentencePiece(tokenizer.to_bytes())
     pieces = tokenizer.pieces(range(tokenizer.vocab_size))
     if isinstance(tokenizer, MarianTokenizer):
-        return GraphMarian(pieces, *tokenizer.models, LANGUAGE_CODE.pattern)
+        return GraphMarian(pieces, *tokenizer.models)
     if isinstance(tokenizer, SymbolTokenizer):
         return GraphSymbols(pieces)
     if isinstance(tokenizer, WordPieceTokenizer):
