@@ -19,6 +19,7 @@ from keras_transformer.data.pair_sources import files_in, find_source, hash_text
 from keras_transformer.tasks.problem import setting
 from keras_transformer.tasks.translation import TranslationProblem
 from keras_transformer.utils.errors import UserError, require, unknown
+from keras_transformer.utils.logs import log_once
 
 logger = logging.getLogger("keras_transformer.problems")
 
@@ -137,18 +138,13 @@ class ParallelText(TranslationProblem):
             held_out,
             f"{self.raw_dir}: {total} pairs are too few or too similar to hold out pairs for validation; add {names}",
         )
-        _log_once(f"  no {names} in {self.raw_dir}; holding out {held_out:,} of {total:,} training pairs")
+        message = f"  no {names} in {self.raw_dir}; holding out {held_out:,} of {total:,} training pairs"
+        log_once(logger, logging.INFO, message)
         return threshold
 
 
 def _is_complete(pair):
     return all(map(str.strip, pair))
-
-
-@functools.cache
-def _log_once(message):
-    """Log a message, unless the process has already logged it."""
-    logger.info(message)
 
 
 SPLIT_NAME = re.compile(r"(?:train|validation|test)\.(\w+)(?:-(\w+)\.)?")

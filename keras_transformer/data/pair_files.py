@@ -1,6 +1,5 @@
 """Readers of parallel text with both sides in one file: tab-separated values, JSON lines and TMX."""
 
-import functools
 import json
 import logging
 import xml.etree.ElementTree as ElementTree
@@ -9,6 +8,7 @@ from pathlib import Path
 from keras_transformer.data.compression import open_binary, without_suffix
 from keras_transformer.data.corpus import read_lines
 from keras_transformer.utils.errors import UserError
+from keras_transformer.utils.logs import log_once
 
 _log = logging.getLogger(__name__)
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
@@ -113,13 +113,8 @@ def read_tmx(path, source, target):
         found = f"; the languages of its units are: {languages}" if languages else ""
         raise UserError(f"{path} has no translation unit in both {source} and {target}{found}")
     if pairs < units:
-        _warn_once(f"{path}: skipped {units - pairs} of {units} units because they lack {source} or {target}")
-
-
-@functools.cache
-def _warn_once(message):
-    """Log a warning, unless the process has already logged it. `prepare` reads a file several times."""
-    _log.warning(message)
+        lacks = f"skipped {units - pairs} of {units} units because they lack {source} or {target}"
+        log_once(_log, logging.WARNING, f"{path}: {lacks}")  # `prepare` reads a file several times
 
 
 def _xml_events(path, file):

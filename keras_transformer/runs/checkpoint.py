@@ -1,7 +1,6 @@
 """Checkpoints: .npz files that map variable paths to arrays. Writes are atomic, and checksums reveal damage."""
 
 import contextlib
-import functools
 import logging
 import math
 import re
@@ -14,6 +13,7 @@ import numpy as np
 
 from keras_transformer.utils.errors import UserError, shell_flag
 from keras_transformer.utils.files import atomic_directory, lock_file, read_json, remove_directory, sha256, write_json
+from keras_transformer.utils.logs import log_once
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class Checkpoints:
             except OtherVersion:
                 raise
             except UserError as error:
-                _warn_once(f"{error}; using the previous checkpoint")
+                log_once(logger, logging.WARNING, f"{error}; using the previous checkpoint")
         return None
 
     @property
@@ -207,9 +207,11 @@ class Checkpoints:
         """Log a warning if there is a checkpoint after `step`, the last step in the average."""
         newest = max(self.steps(), default=step)
         if newest > step:
-            _warn_once(
+            log_once(
+                logger,
+                logging.WARNING,
                 f"{self.path / 'averaged'} is outdated: it averages checkpoints up to step {step:,}, but the last "
-                f"checkpoint is from step {newest:,}; to update it, run {self._average}"
+                f"checkpoint is from step {newest:,}; to update it, run {self._average}",
             )
 
     def _latest_whole(self, parts):
@@ -263,12 +265,6 @@ def _read(directory, parts):
         except (ValueError, zipfile.BadZipFile) as error:
             raise UserError(f"checkpoint {path} is damaged ({error})") from None
     return arrays, state
-
-
-@functools.cache
-def _warn_once(message):
-    """Log a warning, but only once per process, because a command may load the same checkpoint several times."""
-    logger.warning(message)
 
 
 def model_arrays(model):

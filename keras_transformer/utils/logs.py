@@ -1,11 +1,18 @@
 """Output of the package's log to the terminal."""
 
 import contextlib
+import functools
 import logging
 import os
 import sys
 
 LOGGER = logging.getLogger("keras_transformer")
+
+
+@functools.cache
+def log_once(logger, level, message):
+    """Log a message, unless this process has already logged the same message."""
+    logger.log(level, message)
 
 
 def discard_output():
