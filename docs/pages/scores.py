@@ -142,15 +142,6 @@ def published(problem, split):
     return f"{PUBLISHED[problem][split]:.2f}" if split in PUBLISHED[problem] else None
 
 
-def stopped_run(rows):
-    """Return a table of the scores of a run that we stopped, by split, next to published scores."""
-    return table(rows, {
-        "split": "{split}", "tokenized BLEU": "{tokenized_bleu:.2f}",
-        "published": lambda row: published(row["problem"], row["split"]), "updates": "{training[steps]:,}",
-        "training": lambda row: f"{row['training']['seconds'] / 60:.0f} min", "hardware": "{machine}",
-    })  # fmt: skip
-
-
 METRICS = {"tokenized_bleu": "tokenized BLEU", "sacrebleu": "sacreBLEU", "f1": "F1"}
 
 
