@@ -46,7 +46,7 @@ def leading_tag(text, tags):
 
 def is_blank(text, tags):
     """Return whether a text is blank, or consists of a tag alone. `tags` is {language: tag} of the model."""
-    return not text[len(leading_tag(text, tags)) :].strip()
+    return not text.strip() or not text[len(leading_tag(text, tags)) :].strip()
 
 
 def without_tag(text):
@@ -76,8 +76,7 @@ def tag_texts(texts, language, tags):
 
     Raises:
         UserError: `tags` does not contain the language.
-        TextError: A text for a Marian model begins with an unknown language code, or a text needs a tag and `language`
-            is None.
+        TextError: `language` is None, and a text needs a tag or begins with an unknown language code of Marian models.
     """
     if language is not None and not tags:
         raise UserError(f"this model has no language tags, so it does not support to={language!r}. Omit `to`.")
@@ -87,11 +86,11 @@ def tag_texts(texts, language, tags):
 
 
 def _tagged(index, text, language, tags):
-    if start := leading_tag(text, tags):
-        return text if text[len(start) :] else ""
     if not text.strip():
         return text
-    if (code := LANGUAGE_CODE.match(text)) and marian_tags(tags.values()):
+    if start := leading_tag(text, tags):
+        return text if text[len(start) :] else ""
+    if language is None and (code := LANGUAGE_CODE.match(text)) and marian_tags(tags.values()):
         raise TextError(index, f"{{}} begins with an {unknown('language code', code[1][2:-2], tags)}")
     if language is None and not needs_tags(tags):
         return text

@@ -173,6 +173,7 @@ class BaseTranslator(abc.ABC):
             sentences, one_text = [texts], True
         else:
             sentences, one_text = list(texts), False
+        sentences = tag_texts(sentences, to, self.tokenizer.tags)
         owners = list(range(len(sentences)))  # index of the text to which each sentence belongs
         if split_sentences is not None:
             wrong = (nbest != 1, prefixes is not None, phrases is not None, token_scores, alignments, self.constraint)
@@ -184,8 +185,7 @@ class BaseTranslator(abc.ABC):
             sentences, owners = split_texts(
                 sentences, split_sentences, bool(self.tokenizer.placeholders), self.tokenizer.source_prefix
             )
-        with errors_of(owners):
-            sentences, spans = self.hide_spans(tag_texts(sentences, to, self.tokenizer.tags))
+        sentences, spans = self.hide_spans(sentences)
         sources = self._source_ids(sentences, max_source_length, cut and (lambda i, tokens: cut(owners[i], tokens)))
         prefixes = self._prefix_ids(prefixes, spans)
         phrases = self._phrase_ids(phrases, spans)

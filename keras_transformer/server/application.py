@@ -149,12 +149,10 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
         tree: StrictStr  # no maximum length, because a tree is longer than its sentence
 
     def prepare(texts, to):
-        """Return the texts split into sentences, {name: sentence}, and the number of tokens of each sentence."""
-        texts = split_into_sentences(texts, language, engine)
+        """Return the texts split into tagged sentences, {name: sentence}, and the number of tokens of each sentence."""
+        texts = split_into_sentences(texts, language, engine, to)
         named = named_sentences(texts)
         _check_count(len(named), limits.waiting, "sentences")
-        with texts_named([*named]):
-            named = dict(zip(named, tag_texts([*named.values()], to, engine.tags)))
         return texts, named, _checked_lengths(engine, named, engine.max_tokens)
 
     schema = {"content": {"application/json": {"schema": TranslateRequest.model_json_schema()}}, "required": True}

@@ -1,12 +1,17 @@
 """Limits on the size and duration of requests."""
 
 import asyncio
+import contextlib
 import dataclasses
 
 from fastapi import HTTPException
 from fastapi.responses import JSONResponse
+from starlette.datastructures import Headers
 
-from keras_transformer.server.stream import json_line
+from keras_transformer.server.stream import StreamedObjects, json_line
+
+LAST_LINE_SECONDS = 1.0
+"""Time for sending the last line of a stream after the timeout, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +37,7 @@ class LimitRequests:
     """ASGI middleware that answers with status 413 if the body is too large, and with 408 or 504 after the timeout.
 
     The status is 408 if the request was still incomplete, and 504 otherwise. If a streamed response has begun, the
-    middleware adds a last line with the error.
+    middleware adds a last line with the error. Any other response that has begun ends where it is.
     """
 
     def __init__(self, app, limits):
@@ -41,7 +46,7 @@ class LimitRequests:
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        size, complete, started = 0, False, False
+        size, complete, started, streamed = 0, False, False, False
 
         async def counting_receive():
             nonlocal size, complete
@@ -55,18 +60,29 @@ class LimitRequests:
             return message
 
         async def noting_send(message):
-            nonlocal started
+            nonlocal started, streamed
             started = True
+            if message["type"] == "http.response.start":
+                streamed = Headers(raw=message["headers"]).get("content-type") == StreamedObjects.media_type
             await send(message)
 
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout(self._limits.seconds) as limit:
                 await self._app(scope, counting_receive, noting_send)
         except TimeoutError:
-            late = "answer" if complete else "complete request"
-            content = {"error": f"There was no {late} within {self._limits.seconds:g} seconds. Try again later."}
+            content = {"error": f"{self._reason(complete, limit.expired())} Try again later."}
             status = 504 if complete else 408
             if not started:
                 return await JSONResponse(content, status)(scope, receive, send)
             scope["final_status"] = status
-            await send({"type": "http.response.body", "body": json_line({**content, "status": status})})
+            if streamed:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_LINE_SECONDS):  # the client may no longer read
+                        await send({"type": "http.response.body", "body": json_line({**content, "status": status})})
+
+    def _reason(self, complete, expired):
+        if not complete:
+            return f"There was no complete request within {self._limits.seconds:g} seconds."
+        if not expired:  # the batcher has skipped a text
+            return f"The server is too busy to answer within {self._limits.seconds:g} seconds."
+        return f"There was no answer within {self._limits.seconds:g} seconds."

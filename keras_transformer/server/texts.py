@@ -2,25 +2,36 @@
 
 import statistics
 
-from keras_transformer.data.language_tags import is_blank
+from keras_transformer.data.language_tags import tag_texts
 from keras_transformer.decoding.sentences import join_sentences, split_texts
+from keras_transformer.utils.errors import texts_named
 
 
-def split_into_sentences(texts, language, engine):
-    """Return the sentences of the texts as nested lists, `[text][line][sentence]`.
+def split_into_sentences(texts, language, engine, to):
+    """Return the sentences of the texts as nested lists, `[text][line][sentence]`, with language tags if needed.
 
-    A line that is blank or contains only a language tag has no sentences. Without a language, the whole line counts as
-    one sentence.
+    A line that is blank or contains only a language tag has no sentences.
+
+    Args:
+        texts: The lines of each text, `[text][line]`.
+        language: Language of the texts, or None to count each line as one sentence.
+        engine: `Engine`.
+        to: Target language, or None (see `tag_texts`).
+
+    Raises:
+        UserError, TextError: As in `tag_texts`.
     """
 
     def split(line):
-        if is_blank(line, engine.tags):
+        if not line.strip():
             return []
         if not language:
             return [line]
         return split_texts([line], language, engine.placeholders > 0, engine.source_prefix)[0]
 
-    return [[split(line) for line in lines] for lines in texts]
+    with texts_named([place for place, _ in _places(texts)]):
+        tagged = iter(tag_texts([line for _, line in _places(texts)], to, engine.tags))
+    return [[split(next(tagged)) for _ in lines] for lines in texts]
 
 
 def named_sentences(texts):
@@ -30,12 +41,17 @@ def named_sentences(texts):
         texts: The result of `split_into_sentences`.
     """
     named = {}
-    for i, lines in enumerate(texts):
-        for k, sentences in enumerate(lines, start=1):
-            place = f"texts[{i}]" if len(lines) == 1 else f"line {k} of texts[{i}]"
-            for n, sentence in enumerate(sentences, start=1):
-                named[place if len(sentences) == 1 else f"sentence {n} of {place}"] = sentence
+    for place, sentences in _places(texts):
+        for n, sentence in enumerate(sentences, start=1):
+            named[place if len(sentences) == 1 else f"sentence {n} of {place}"] = sentence
     return named
+
+
+def _places(texts):
+    """Yield the name of each line for error messages, and the line."""
+    for i, lines in enumerate(texts):
+        for k, line in enumerate(lines, start=1):
+            yield f"texts[{i}]" if len(lines) == 1 else f"line {k} of texts[{i}]", line
 
 
 async def streamed_objects(texts, queued):

@@ -104,6 +104,22 @@ def test_convert_requires_languages(marian, tmp_path):
     assert Run.open(tmp_path / "run").problem.output_language == "tr"
 
 
+def test_convert_rejects_problem_with_tags(marian, tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for language in ("en", "tr"):
+        (corpus / f"test.en-tr.{language}").write_text("a\n", encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"multilingual_text needs tags such as <2de>, which .*marian lacks\. Choose an"
+    ):
+        command.main(
+            [
+                "--from=huggingface", f"--model={marian}", f"--output_dir={tmp_path / 'run'}",
+                "--problem=multilingual_text", f"--raw_dir={corpus}", "--set", "problem.directions=en-tr",
+            ]
+        )  # fmt: skip
+
+
 def test_translate_takes_target_language(marian):
     pretrained = read_marian(marian)
     translator = kt.Translator(pretrained.build_model(), pretrained.tokenizer)
@@ -112,6 +128,17 @@ def test_translate_takes_target_language(marian):
     assert translator.translate([">>tr<< "])[0][0].text == ""
     with pytest.raises(UserError, match="unknown language code 't'"):
         translator.translate([f">>t<< {text}"])
+
+
+def test_split_sentences_checks_only_the_start_of_a_text(marian):
+    pytest.importorskip("sentencex")
+    pretrained = read_marian(marian)
+    translator = kt.Translator(pretrained.build_model(), pretrained.tokenizer)
+    sentences = ["The dog.", ">>Ja<<, the dog said."]
+    parts = translator.translate(sentences, 1, to="tr")
+    ((joined,),) = translator.translate([" ".join(sentences)], 1, split_sentences="de", to="tr")
+    assert joined.tokens == parts[0][0].tokens + parts[1][0].tokens
+    assert translator.translate([" ".join(sentences)], 1, split_sentences="de")[0][0].text
 
 
 def test_export_restores_the_weights(marian, tmp_path):
