@@ -95,10 +95,6 @@ class ParallelText(TranslationProblem):
         sources = self.sources("train" if self.holds_out(split) else split)
         return [path for source in sources for path in source.paths]
 
-    def forget(self):
-        super().forget()
-        self.__dict__.pop("threshold", None)
-
     def pairs(self, split):
         if self.holds_out(split):
             return self._part(self._read("train", weighted=False), held_out=True)
@@ -327,7 +323,6 @@ class MultilingualText(TranslationProblem):
 
     def forget(self):
         super().forget()
-        self.__dict__.pop("weights", None)
         for part in self.parts.values():
             part.forget()
 

@@ -15,7 +15,7 @@ LAYER_NORM_EPSILON = {"post": 1e-6, "pre": 1e-6, "marian": 1e-5}
 MODELS = ("transformer", "marian")
 POSITION_KINDS = ("sinusoidal", "learned")
 POSITIONS = 1024
-"""Maximum number of tokens in a text, and size of the position table. CTranslate2 raises an error for longer texts."""
+"""Maximum number of tokens in a text, and size of the position table. CTranslate2 truncates longer texts by default."""
 REMEDY = "Use --engine=keras, or export with --format=saved_model."
 EXCLUDED = -1e4
 """Bias that masks the logits of PAD and BOS. It is within the range of float16."""

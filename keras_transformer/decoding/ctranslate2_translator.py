@@ -188,12 +188,14 @@ class CTranslate2Translator(BaseTranslator):
         for i, (source, target) in enumerate(zip(sources, targets)):
             self._check_length(i, source, "source")
             self._check_length(i, target, "target")
-        sides = ([self._named(ids[:-1]) for ids in side] for side in (sources, targets))
-        for i, result in enumerate(self._engine.score_batch(*sides, max_batch_size=BATCH_ROWS) if sources else []):
-            log_p = np.array(result.log_probs, "float32")
-            if not np.isfinite(log_p).all():
-                raise NonFiniteOutputs(i)
-            yield i, log_p, None
+        count = 8 * BATCH_ROWS * self._engine.num_translators  # Python handles Ctrl-C only between two calls
+        for begin in range(0, len(sources), count):
+            sides = ([self._named(ids[:-1]) for ids in side[begin : begin + count]] for side in (sources, targets))
+            for i, result in enumerate(self._engine.score_batch(*sides, max_batch_size=BATCH_ROWS), start=begin):
+                log_p = np.array(result.log_probs, "float32")
+                if not np.isfinite(log_p).all():
+                    raise NonFiniteOutputs(i)
+                yield i, log_p, None
 
     def _named(self, ids):
         return [self._pieces[i] for i in ids]

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_transformer.layers.attention import MultiHeadAttention, weighted_values
+from keras_transformer.layers.attention import MultiHeadAttention, weighted_values, with_heads
 from keras_transformer.layers.initializers import projection
 
 
@@ -23,7 +23,7 @@ def additive_attention(query, key, value, score, mask=None, dropout=None):
     # The hidden layer has d_k units for each pair of positions, so it needs d_k times the memory of dot products.
     hidden = ops.tanh(query[:, :, :, None] + key[:, :, None])  # [batch, heads, query_length, key_length, d_k]
     logits = ops.matmul(hidden, score[:, None, :, None])[..., 0]
-    return weighted_values(logits, value, mask, dropout)
+    return weighted_values(logits, value, with_heads(mask), dropout)
 
 
 @keras.saving.register_keras_serializable("keras_transformer")

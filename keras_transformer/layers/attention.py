@@ -94,7 +94,8 @@ def weighted_values(logits, value, mask=None, dropout=None):
 
     Args:
         logits: `[..., query_length, key_length]`.
-        value, mask, dropout: As in `scaled_dot_product_attention`.
+        value, dropout: As in `scaled_dot_product_attention`.
+        mask: bool, broadcasts to `logits`, or None.
 
     Returns:
         Same as `scaled_dot_product_attention`.

@@ -77,11 +77,10 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             )
         check_loss(kwargs.get("loss", args[1] if len(args) > 1 else None), accumulate)
         self.accumulate, self.remat = accumulate, remat
-        stacks = [layer for layer in self._flatten_layers(include_self=False) if hasattr(layer, "remat")]
-        for stack in stacks:
+        for stack in self._stacks():
             stack.remat = remat
-            for layer in stack.layers if remat else ():
-                seed_generators(layer)  # raises an error now, not in the first update, if `remat` is not supported
+        for layer in self._stacked_layers() if remat else ():
+            seed_generators(layer)  # raises an error now, not in the first update, if `remat` is not supported
         optimizer = kwargs.get("optimizer", args[0] if args else None)
         if hasattr(optimizer, "scales_loss"):  # the optimizer itself scales the loss, without LossScaleOptimizer
             optimizer.scales_loss = self.dtype_policy.name == "mixed_float16"
@@ -93,6 +92,13 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             self._compile_metrics.build(
                 keras.KerasTensor((None,), "int32"), keras.KerasTensor((None, self.vocab_size), "float32")
             )
+
+    def _stacks(self):
+        """Return the encoders and decoders, which support rematerialization."""
+        return [layer for layer in self._flatten_layers(include_self=False) if hasattr(layer, "remat")]
+
+    def _stacked_layers(self):
+        return [layer for stack in self._stacks() for layer in stack.layers]
 
     @property
     def passes(self):
@@ -113,6 +119,7 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             weights: float32 `[batch, target_length]`. May be None in evaluation or for a loss that Keras reduces.
             training: Whether the caller computes the gradient of the loss. If so, dropout and R-Drop apply.
         """
+        self._clear_losses()  # Keras clears the losses of a model when it is called, but `states` does not call it
         if not training or self.passes == 1:
             return self.compute_loss(None, labels, self.states(inputs, training=training), weights, training=training)
         states = side_by_side(self.states(twice(inputs), training=True))
@@ -137,7 +144,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             Keras has reduced, plus `losses`.
 
         Raises:
-            UserError: The loss is a sum over tokens, and the model has weight regularizers or losses from `add_loss`.
+            UserError: The loss is a sum over tokens, and the model has weight regularizers or losses from `add_loss`;
+                or a rematerialized layer has called `add_loss`.
         """
         if not self.sums_tokens:
             return self._keras_loss(y, y_pred, sample_weight)
@@ -175,6 +183,9 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
 
     def _keras_loss(self, labels, states, weights):
         """Return the loss that Keras reduces, and update the metrics."""
+        layers = self._stacked_layers() if self.remat else ()
+        if any(part._get_own_losses() for layer in layers for part in layer._flatten_layers()):
+            raise UserError("remat=True does not support losses from add_loss in encoder and decoder layers")
         logits = self.logits(states)
         loss = super().compute_loss(None, labels, logits, weights)
         # Keras divides the loss of a replica by the number of replicas. Undo this division in the reported loss.

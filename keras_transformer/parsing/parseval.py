@@ -297,17 +297,19 @@ def trees_as_lines(lines, name, golds=None):
     Args:
         lines: Lines of the file.
         name: Name of the file for error messages.
-        golds: List of gold lines, if the lines are parses. If both files have the same number of lines, with or
-            without trailing blank lines, each line is a sentence. An unbalanced parse then does not affect other
-            sentences. If only the numbers of non-blank lines agree, these lines are matched in order.
+        golds: List of gold lines, if the lines are parses. If both files have the same number of lines without
+            trailing blank lines, each line is a sentence. An unbalanced parse then does not affect other sentences.
+            Otherwise, if the numbers of non-blank lines agree, these lines are matched in order. Otherwise, if both
+            files have the same number of lines with trailing blank lines, each line is a sentence.
 
     Raises:
         UserError: A tree that spans several lines is malformed.
     """
     lines = list(lines)
-    same_length = golds is not None and (len(golds) == len(lines) or _end(golds) == _end(lines))
-    if same_length:
-        return lines
+    if golds is not None:
+        same_length = len(golds) == len(lines) and _filled(golds) != _filled(lines)
+        if same_length or _end(golds) == _end(lines):
+            return lines
     if not all(map(_is_balanced, lines)):
         lines = [str(tree) for tree in read_trees(lines, name)]
     return lines if golds is None else _matched(lines, golds)
@@ -315,15 +317,19 @@ def trees_as_lines(lines, name, golds=None):
 
 def _matched(lines, golds):
     """Return lines with the blank lines of `golds`, if the numbers of non-blank lines agree, and `lines` otherwise."""
-    filled, golds = list(filter(_TEXT.search, lines)), golds[: _end(golds)]
-    if len(filled) != sum(map(bool, map(_TEXT.search, golds))):
+    golds, remaining = golds[: _end(golds)], filter(_TEXT.search, lines)
+    if _filled(golds) != _filled(lines):
         return lines
-    remaining = iter(filled)
     return [next(remaining) if _TEXT.search(gold) else "" for gold in golds]
 
 
 def _harmonic_mean(recall, precision):
     return 2 * recall * precision / (recall + precision) if recall + precision else 0.0
+
+
+def _filled(lines):
+    """Return the number of lines that are not blank."""
+    return sum(1 for line in lines if _TEXT.search(line))
 
 
 def _end(*files):

@@ -114,7 +114,9 @@ class Run:
                 f"{self.path}: the corpus has changed since training began (its vocabulary differs); restore the old "
                 "corpus, or choose another --output_dir"
             )
-        if (self.path / "manifest.json").is_file() and self.manifest()["store_files"] != store.manifest["files"]:
+        if not (self.path / "manifest.json").is_file():
+            return
+        if _trained_on(self.manifest()["store_files"]) != _trained_on(store.manifest["files"]):
             raise UserError(
                 f"{self.path}: the corpus has changed since training began (its checksum differs); restore the old "
                 "corpus, or choose another --output_dir"
@@ -300,6 +302,11 @@ class Run:
 def _foreign_files(path):
     """Return whether a directory contains files other than those that a run writes before config.json."""
     return any(entry.name not in TOKENIZER_FILES and not entry.name.startswith(".") for entry in path.iterdir())
+
+
+def _trained_on(files):
+    """Return the entries {file name: checksum and type} of a prepared corpus, without those of the test split."""
+    return {name: entry for name, entry in files.items() if not name.startswith("test.")}
 
 
 def _fixed(config):

@@ -138,7 +138,9 @@ class Problem:
 
     def forget(self) -> None:
         """Discard all cached results that depend on the corpus files or on the prepared corpus."""
-        self.__dict__.pop("store", None)
+        for name in [*vars(self)]:
+            if isinstance(getattr(type(self), name, None), functools.cached_property):
+                del self.__dict__[name]
 
     def examples(self, split: str) -> Iterator[tuple[str, str]]:
         """Yield pairs of texts (source, target), in the direction of the problem.

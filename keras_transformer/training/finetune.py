@@ -32,11 +32,14 @@ def check_settings(run, hparams):
     if (hparams.encoder_attention == "additive") != (run.hparams.encoder_attention == "additive"):
         names += ["encoder_attention", "attention_window"]  # other kinds of attention have the same weights
     required = {name: getattr(run.hparams, name) for name in names}
-    corrected = hparams.replace(**required)
     flags = {name: value for name, value in required.items() if getattr(hparams, name) != value}
-    for name, derived in DERIVED.items():
-        if getattr(corrected, derived) != (value := getattr(run.hparams, derived)):
-            flags[name] = value
+    derived = {name: getattr(run.hparams, width) for name, width in DERIVED.items()}
+    try:
+        corrected = hparams.replace(**required)
+    except UserError:  # `d_model` is not divisible by `num_heads`
+        flags |= derived
+    else:
+        flags |= {name: value for name, value in derived.items() if getattr(corrected, DERIVED[name]) != value}
     if flags:
         if hparams.model != run.hparams.model:  # on its own, another model may have the same weights
             flags["model"] = run.hparams.model

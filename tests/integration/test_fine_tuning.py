@@ -102,6 +102,10 @@ def test_init_from_rejects_another_size(folder, source):
         ),
         ({"positions": "learned", "max_length": 9}, {"positions": "learned"}, r"max_length .* Add --max_length=9\.$"),
         ({}, {"encoder_attention": "restricted", "attention_window": 3, "max_length": 9}, None),
+        (
+            {"d_model": 10, "num_heads": 4, "d_k": 3, "d_v": 3}, {},
+            r"d_model differs\. Add --d_model=10 --num_heads=4 --num_decoder_layers=1 --d_k=3 --d_v=3\.$",
+        ),
     ],
 )  # fmt: skip
 def test_check_settings_names_flags(tmp_path, old, new, said):

@@ -1,5 +1,6 @@
 """Tests of the token store: writing, damaged files, batches, and when `prepare` builds a new store."""
 
+import functools
 import gzip
 import json
 import os
@@ -321,6 +322,21 @@ def test_prepare_notices_removed_validation_files(corpus):
     assert said[0] == f"{corpus}/validation.en was removed after the corpus was prepared"
     assert len(again.store.split("validation")) == len(list(again.examples("validation"))) == 10
     assert len(again.store.split("train")) == 190
+
+
+def test_forget_discards_all_cached_properties(corpus):
+    class Counted(type(parallel(corpus))):
+        @functools.cached_property
+        def count(self):
+            return len([*self.examples("train")])
+
+    problem = Counted(raw_dir=corpus)
+    before = problem.count
+    with (corpus / "train.en").open("a") as english, (corpus / "train.de").open("a") as german:
+        print("one more line", file=english)
+        print("eine weitere Zeile", file=german)
+    problem.forget()
+    assert problem.count >= before + 1
 
 
 @pytest.mark.parametrize("changed", ["itself", "another"])

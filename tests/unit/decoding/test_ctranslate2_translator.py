@@ -125,6 +125,25 @@ def test_repeated_samples_are_kept(translator):
         assert len(samples) == 4 and len({one.tokens for one in samples}) == 1
 
 
+def test_score_divides_long_lists(translator, monkeypatch):
+    """Check that a translator can stop soon after Ctrl-C while it scores."""
+    calls, library = [], translator._engine
+
+    class Engine:
+        num_translators = 1
+
+        def score_batch(self, sources, targets, **options):
+            calls.append(len(sources))
+            return library.score_batch(sources, targets, **options)
+
+    expected = translator.score(TEXTS, TEXTS[::-1])
+    monkeypatch.setattr(ctranslate2_translator, "BATCH_ROWS", 2)
+    monkeypatch.setattr(translator, "_engine", Engine())
+    found = translator.score(TEXTS, TEXTS[::-1])
+    assert sum(calls) == len(TEXTS) and max(calls) == 16
+    assert [one.log_probability for one in found] == pytest.approx([one.log_probability for one in expected], abs=1e-4)
+
+
 def test_few_batches_are_pending_at_a_time(translator, monkeypatch):
     """Check that a translator can stop soon after Ctrl-C. CTranslate2 cannot cancel pending batches."""
     started, reported, library = [], [], translator._engine

@@ -25,6 +25,7 @@ from keras_transformer.layers import (
     padding_mask,
     scaled_dot_product_attention,
 )
+from keras_transformer.layers.additive_attention import additive_attention
 
 SOURCE = np.array([[3, 4, 5, 6, 7], [5, 6, 0, 0, 0], [7, 0, 0, 0, 0]], "int32")
 TARGET = np.array([[2, 8, 9, 0], [2, 3, 0, 0], [2, 5, 6, 7]], "int32")
@@ -86,9 +87,11 @@ def masked_calls():
         "additive": lambda mask: additive(x, x, attention_mask=mask),
         "attend": lambda mask: attention.attend(*attention.project_fused(x, attention.fused_kernel()), mask)[0],
         "function": lambda mask: scaled_dot_product_attention(*[x[:, None].repeat(3, axis=1)] * 3, mask)[0],
+        "additive_function": lambda mask: additive_attention(*[x[:, None].repeat(3, axis=1)] * 3, x[0, :3], mask)[0],
         **{type(one).__name__: lambda mask, one=one: one(x, attention_mask=mask) for one in encoders},
         **{type(one).__name__: lambda mask, one=one: one(x, x, cross_mask=mask) for one in decoders},
         "self_mask": lambda mask: decoders[0](x, x, self_mask=mask),
+        "causal self_mask": lambda mask: decoders[0](x, x, self_mask=np.logical_and(causal_mask(5)[0], mask)),
     }
 
 

@@ -100,6 +100,27 @@ def test_keras_loss_includes_losses_of_layers(change):
 
 
 @pytest.mark.backend
+def test_rematerialized_layers_reject_add_loss():
+    with pytest.raises(kt.UserError, match="remat=True does not support losses from add_loss"):
+        updated(WEIGHTS, change=add_loss_of_states, loss=crossentropy(), remat=True)
+
+
+@pytest.mark.backend
+def test_losses_of_the_model_itself_do_not_accumulate():
+    def change(model):
+        states = model.states
+
+        def states_with_loss(inputs, training=False):
+            model.add_loss(ops.ones(()))
+            return states(inputs, training=training)
+
+        model.states = states_with_loss
+
+    found, expected = (updated(WEIGHTS, change=one, loss=crossentropy())[1] for one in (change, lambda model: None))
+    np.testing.assert_allclose(found, np.add(expected, 1), rtol=1e-5)
+
+
+@pytest.mark.backend
 @pytest.mark.parametrize("change", [regularize_weights, add_loss_of_states])
 @pytest.mark.parametrize("arguments", [{}, {"accumulate": 2}, {"weighted_metrics": ["accuracy"]}], ids=str)
 def test_token_loss_rejects_losses_of_layers(change, arguments):
