@@ -114,15 +114,15 @@ class ParallelText(TranslationProblem):
         return (pair for pair in pairs if self._is_held_out(pair) == held_out)
 
     def _is_held_out(self, pair):
-        return _is_complete(pair) and hash_text(self._key(pair)) < self.threshold
+        return _is_complete(pair) and hash_text(self._key(pair)) in self.held_out_hashes
 
     def _key(self, pair):
         """Return the text whose hash decides whether a pair is held out."""
         return pair[0]
 
     @functools.cached_property
-    def threshold(self):
-        """Limit for hashes. Pairs with a lower hash and without an empty side are held out for validation."""
+    def held_out_hashes(self):
+        """Set of hashes. Complete pairs with one of these hashes are held out for validation."""
         count, pairs = itertools.count(), filter(_is_complete, self._read("train", weighted=False))
         hashes = (hash_text(self._key(pair)) for pair, _ in zip(pairs, count))
         lowest = heapq.nsmallest(HELD_OUT_PAIRS + 1, hashes)
@@ -136,7 +136,7 @@ class ParallelText(TranslationProblem):
         )
         message = f"  no {names} in {self.raw_dir}; holding out {held_out:,} of {total:,} training pairs"
         log_once(logger, logging.INFO, message)
-        return threshold
+        return frozenset(lowest[:held_out])
 
 
 def _is_complete(pair):

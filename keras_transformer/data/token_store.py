@@ -111,7 +111,7 @@ class TokenStore:
             if sha256(self.path / name) != files[name].get("sha256"):
                 raise UserError(f"{self.path / name} is missing or damaged; {self._remedy}")
         if new:
-            with contextlib.suppress(UserError):  # the folder may be read-only
+            with contextlib.suppress(UserError, OSError):  # the folder may be read-only, or the disk full
                 write_json(self.path / VERIFIED, {**self._verified(), **current})
 
     def _verified(self):

@@ -56,6 +56,9 @@ class _InMemoryCheckpoints(Checkpoints):
     def save(self, step, arrays, state):
         self.state["steps"].append(step)
 
+    def is_from_signal(self, step):
+        return False
+
     def drop(self, step):
         pass
 

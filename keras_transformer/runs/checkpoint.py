@@ -63,9 +63,22 @@ class Checkpoints:
             if old != self.best_step():
                 remove_directory(self._directory(old))
 
+    def is_from_signal(self, step):
+        """Return whether the checkpoint at `step` was written because of a signal, and the next one replaces it."""
+        try:
+            return bool(read_json(self._directory(step) / "state.json", "checkpoint").get("from_signal"))
+        except UserError:  # missing or damaged
+            return False
+
+    def keep(self, step):
+        """Let the next checkpoint no longer replace the one at `step`."""
+        if self.is_from_signal(step):
+            path = self._directory(step) / "state.json"
+            write_json(path, {**read_json(path, "checkpoint"), "from_signal": False})
+
     def drop(self, step):
-        """Remove the checkpoint at `step` unless it is the best one. With None, do nothing."""
-        if step is not None and step != self.best_step():
+        """Remove the checkpoint at `step` unless it is the best one."""
+        if step != self.best_step():
             remove_directory(self._directory(step))
 
     def check_room(self, model, keep):

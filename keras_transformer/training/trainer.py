@@ -158,7 +158,7 @@ def _train(run, problem, hparams, batches, options, stop, workers):
     nonfinite = NonFinite(start, run, batches)
     progress = ProgressLogger(start, run, batches, model.update_flops, nonfinite)
     validation = ValidationCallback(start, run, problem, validation_batches, stop, workers)
-    checkpoint = CheckpointCallback(start, run, progress, validation, stop, workers, state.get("from_signal"))
+    checkpoint = CheckpointCallback(start, run, progress, validation, stop, workers)
     callbacks = [progress, validation, checkpoint, EarlyStopping(start, run, validation)]
     for callback in callbacks:
         callback.set_model(model)

@@ -7,6 +7,7 @@ import time
 from keras_transformer.metrics.bleu import TRANSLATION_METRICS
 from keras_transformer.runs.checkpoint import training_arrays
 from keras_transformer.training.callbacks.base import StepCallback
+from keras_transformer.training.callbacks.early_stopping import ended_early
 from keras_transformer.training.signals import MEET_EVERY, Interrupted
 from keras_transformer.utils.files import finite_or_null
 from keras_transformer.utils.timing import Stopwatch
@@ -27,16 +28,15 @@ class CheckpointCallback(StepCallback):
         validation: `ValidationCallback`, which must come before this callback.
         stop: `StopRequest`. After a signal, the callback writes a checkpoint and raises `Interrupted`.
         workers: `Workers`.
-        from_signal: Whether the run resumes from a checkpoint written because of a signal. The next save removes that
-            checkpoint, so an interrupted run keeps the same checkpoints as an uninterrupted run. This requires
-            `checkpoint_minutes=0`, because other checkpoints depend on the time.
+
+    The next checkpoint replaces one that was written because of a signal. With `checkpoint_minutes=0`, an interrupted
+    run therefore keeps the same checkpoints as an uninterrupted run. Otherwise, checkpoints depend on the time.
     """
 
-    def __init__(self, start, run, progress, validation, stop, workers, from_signal=False):
+    def __init__(self, start, run, progress, validation, stop, workers):
         super().__init__(start)
         self.run, self.hparams, self.progress, self.validation = run, run.hparams, progress, validation
         self.stop, self.workers = stop, workers
-        self.from_signal = start if from_signal else None
         self.start, self.written, self.saved_at = start, start, time.monotonic()
 
     def on_step(self, step):
@@ -48,6 +48,8 @@ class CheckpointCallback(StepCallback):
     def on_end(self, step):
         if self.written != step or self.is_best(step):
             self.save(step)
+        else:
+            self.tidy(step)  # the previous process may have been killed after it wrote this checkpoint
         if not self.validation.evaluated(step):
             self.stop_if_requested(None)
 
@@ -67,7 +69,8 @@ class CheckpointCallback(StepCallback):
         if signal := self.stop.look(step):
             step = self.step
             if self.written != step:
-                self.save(step, from_signal=True)
+                is_last = step >= self.hparams.train_steps or ended_early(self.run, step)
+                self.save(step, from_signal=not is_last)
             saved = f"stopped after update {step:,} and saved a checkpoint"
             logger.info(f"{signal.name}: {saved}; rerun the same command to resume")
             raise Interrupted(signal)
@@ -93,24 +96,35 @@ class CheckpointCallback(StepCallback):
         return tuple(-math.inf if metrics.get(name) is None else sign * metrics[name] for name, sign in signs.items())
 
     def save(self, step, from_signal=False):
-        """Write a checkpoint. If `from_signal` is true, the next call of `save` removes this checkpoint."""
+        """Write a checkpoint. If `from_signal` is true, the next checkpoint replaces it."""
         checkpoints = self.run.checkpoints
         self.progress.end_line(step)  # so that a resumed run logs each update exactly once
         with Stopwatch() as stopwatch:
             latest = self.validation.latest and finite_or_null(self.validation.latest)
             if self.written != step:
+                self.drop_skipped(step)
                 state = {"evaluation": latest, "from_signal": from_signal}
                 checkpoints.save(step, training_arrays(self.model), state)
-                checkpoints.drop(self.from_signal)
-                self.from_signal = step if from_signal else None
             if self.is_best(step):
+                checkpoints.keep(step)
                 checkpoints.mark_best(step, {name: latest[name] for name in BEST if name in latest})
-            # Other checkpoints after the start of this run are damaged, because resuming skipped them.
-            for other in checkpoints.steps():
-                if other > step or self.written == self.start < other < step:
-                    checkpoints.drop(other)
-            if self.from_signal is None:
-                checkpoints.prune(self.hparams.keep_checkpoints, step)
+                self.drop_skipped(step)  # including the previous best checkpoint
+            self.tidy(step)
         if self.written != step:
             self.run.log(kind="checkpoint", step=step, seconds=stopwatch.seconds)
         self.written, self.saved_at = step, time.monotonic()
+
+    def drop_skipped(self, step):
+        """Remove other checkpoints after the start of this run. They are damaged, because resuming skipped them."""
+        for other in self.run.checkpoints.steps():
+            if other > step or self.written == self.start < other < step:
+                self.run.checkpoints.drop(other)
+
+    def tidy(self, step):
+        """Remove old checkpoints, and those before `step` that were written because of a signal."""
+        checkpoints = self.run.checkpoints
+        for other in checkpoints.steps():
+            if other < step and checkpoints.is_from_signal(other):
+                checkpoints.drop(other)
+        if not checkpoints.is_from_signal(step):
+            checkpoints.prune(self.hparams.keep_checkpoints, step)

@@ -47,12 +47,21 @@ def test_blank_lines_of_validation_files_are_kept(tmp_path):
     assert list(parallel(tmp_path).examples("validation")) == WITH_BLANKS[:8]
 
 
-def test_threshold_reads_the_training_text_once(tmp_path, monkeypatch):
+def test_extra_train_loses_only_held_out_pairs(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    write(tmp_path / "corpus", numbered(300))
+    extra = [*numbered(300), *((f"extra {source}", target) for source, target in numbered(300))]
+    write(tmp_path, extra, "extra")
+    problem = parallel(tmp_path / "corpus", extra_train=str(tmp_path / "extra"))
+    assert len([*problem.further_pairs()]) == len(extra) - len([*problem.examples("validation")])
+
+
+def test_held_out_hashes_read_the_training_text_once(tmp_path, monkeypatch):
     write(tmp_path, numbered(300))
     opened, open_binary = [], corpus.open_binary
     monkeypatch.setattr(corpus, "open_binary", lambda path: opened.append(path.name) or open_binary(path))
     with logged_lines() as lines:
-        assert parallel(tmp_path).threshold < 2**64
+        assert len(parallel(tmp_path).held_out_hashes) == 15
     assert opened == ["train.en", "train.de"]
     assert lines == [f"  no validation.en and validation.de in {tmp_path}; holding out 15 of 300 training pairs"]
 

@@ -1,5 +1,6 @@
 """Tests of writing, pruning and loading checkpoints, of the best checkpoint, and of early stopping."""
 
+import signal
 import types
 
 import numpy as np
@@ -11,7 +12,7 @@ from keras_transformer.distributed.workers import Workers
 from keras_transformer.runs.checkpoint import Checkpoints
 from keras_transformer.runs.run import Run
 from keras_transformer.training import callbacks
-from keras_transformer.training.signals import StopRequest
+from keras_transformer.training.signals import Interrupted, StopRequest
 
 ARRAYS = {"weights": {"table": np.zeros(3, "float32")}, "optimizer": {"step": np.zeros((), "int32")}}
 
@@ -92,7 +93,7 @@ def test_prune_keeps_latest_and_best(checkpoints):
 def test_drop_keeps_the_best(checkpoints):
     save(checkpoints, 2, 4, 6)
     checkpoints.mark_best(4, found(1.0))
-    for step in (None, 4, 6):
+    for step in (4, 6):
         checkpoints.drop(step)
     assert checkpoints.steps() == [2, 4]
 
@@ -115,12 +116,10 @@ def checkpointing(tmp_path, monkeypatch):
     """Return a function that makes a `CheckpointCallback` from validation results, {step: metrics}."""
     monkeypatch.setattr(callbacks.checkpoint, "training_arrays", lambda model: ARRAYS)
 
-    def make(results, start=0, from_signal=False, **hparams):
+    def make(results, start=0, **hparams):
         run = Run(tmp_path, {"hparams": {"checkpoint_minutes": 0, **hparams}})
         progress = types.SimpleNamespace(end_line=lambda step: None)
-        return callbacks.CheckpointCallback(
-            start, run, progress, Evaluated(results), StopRequest(), Workers(), from_signal
-        )
+        return callbacks.CheckpointCallback(start, run, progress, Evaluated(results), StopRequest(), Workers())
 
     return make
 
@@ -166,11 +165,39 @@ def test_checkpoint_from_signal_gives_way_to_next(checkpointing):
     callback.save(4)
     callback.save(6, from_signal=True)
     assert callback.run.checkpoints.load("last")[1]["from_signal"]
-    callback = checkpointing({}, start=6, from_signal=True, checkpoint_steps=4)
+    callback = checkpointing({}, start=6, checkpoint_steps=4)
     callback.on_step(7)
     assert callback.run.checkpoints.steps() == [4, 6]
     callback.on_step(8)
     assert callback.run.checkpoints.steps() == [4, 8]
+
+
+def test_checkpoint_from_signal_gives_way_after_a_kill(checkpointing):
+    """Kill the process after it has written the next checkpoint, and before it removes the previous one."""
+    callback = checkpointing({}, start=8, checkpoint_steps=4)
+    for step in (4, 6, 8):
+        callback.run.checkpoints.save(step, ARRAYS, {"from_signal": step == 6})
+    callback.on_end(8)
+    assert callback.run.checkpoints.steps() == [4, 8]
+
+
+def test_best_checkpoint_from_signal_stays(checkpointing):
+    callback = checkpointing({6: found(9.0), 8: found(10.0)}, start=6, checkpoint_steps=4)
+    callback.run.checkpoints.save(6, ARRAYS, {"from_signal": True})
+    callback.on_end(6)  # the run evaluates when it resumes
+    callback.on_step(8)
+    assert callback.run.checkpoints.steps() == [6, 8] and callback.run.checkpoints.best_step() == 8
+
+
+@pytest.mark.parametrize("train_steps, steps", [(6, [6, 8]), (9, [8])])
+def test_last_checkpoint_stays_despite_a_signal(checkpointing, train_steps, steps):
+    callback = checkpointing({}, checkpoint_steps=4, train_steps=train_steps)
+    callback.stop, callback.step = types.SimpleNamespace(look=lambda step: signal.SIGTERM), 6
+    with pytest.raises(Interrupted):
+        callback.on_step(6)
+    callback = checkpointing({}, start=6, checkpoint_steps=4, train_steps=9)
+    callback.on_step(8)
+    assert callback.run.checkpoints.steps() == steps
 
 
 @pytest.mark.parametrize("steps", [[4, 8, 10], [4, 8, 10, 12, 14]])
