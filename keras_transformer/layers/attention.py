@@ -141,8 +141,8 @@ class MultiHeadAttention(keras.layers.Layer):
         memory: `[batch, key_length, d_model]`, from which keys and values are computed.
         attention_mask: The mask of `scaled_dot_product_attention`.
         training: Whether to apply dropout.
-        memory_mask: bool `[batch, key_length]`, False on padding, combined with `attention_mask`. By default, Keras
-            passes the mask of `memory`, such as that of `keras.layers.Embedding(…, mask_zero=True)`.
+        memory_mask: bool `[batch, key_length]`, False on padding, combined with `attention_mask` and with the Keras
+            mask of `memory`, such as that of `keras.layers.Embedding(…, mask_zero=True)`.
 
     Returns:
         `[batch, query_length, d_model]`, with the Keras mask of `query`.
@@ -178,7 +178,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout.build()
 
     def call(self, query, memory, attention_mask=None, training=False, memory_mask=None):
-        attention_mask = with_padding(attention_mask, memory_mask)
+        attention_mask = with_padding(attention_mask, memory_mask, getattr(memory, "_keras_mask", None))
         if query is memory:
             query, keys, values = self.project_fused(memory, self.fused_kernel(), training)
         else:

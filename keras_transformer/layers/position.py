@@ -61,9 +61,14 @@ class SinusoidalPositions(Positions):
         max_length, seed: Unused.
 
     The call arguments and result are the same as for `Positions`.
+
+    Raises:
+        UserError: `d_model` is odd.
     """
 
     def build(self, input_shape=None):
+        if self.d_model % 2:
+            raise UserError(f"sinusoidal positions need an even d_model, got {self.d_model}")
         self.frequencies = (10000.0 ** (-np.arange(0, self.d_model, 2) / self.d_model)).astype("float32")
 
     def encode(self, positions):

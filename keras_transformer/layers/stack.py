@@ -4,6 +4,7 @@ import keras
 
 from keras_transformer.config import registry
 from keras_transformer.layers.feed_forward import FeedForward
+from keras_transformer.layers.frozen import from_frozen, with_frozen
 from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.layers.remat import rematerialized
 from keras_transformer.layers.residual import EPSILON
@@ -127,4 +128,8 @@ class Stack(keras.layers.Layer):
         return input_shape
 
     def get_config(self):
-        return {**super().get_config(), **self._arguments}
+        return with_frozen({**super().get_config(), **self._arguments}, self)
+
+    @classmethod
+    def from_config(cls, config):
+        return from_frozen(cls, config)

@@ -144,8 +144,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             Keras has reduced, plus `losses`.
 
         Raises:
-            UserError: The loss is a sum over tokens, and the model has weight regularizers or losses from `add_loss`;
-                or a rematerialized layer has called `add_loss`.
+            UserError: The loss is a sum over tokens, and the model has weight regularizers or losses from `add_loss`,
+                or the weights have another shape than the labels; or a rematerialized layer has called `add_loss`.
         """
         if not self.sums_tokens:
             return self._keras_loss(y, y_pred, sample_weight)
@@ -157,6 +157,11 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             )
         if sample_weight is None:
             sample_weight = token_weights(y)
+        elif len(sample_weight.shape) != len(y.shape) or sample_weight.shape[-1] == 1 != y.shape[-1]:
+            raise UserError(
+                f"{type(self.loss).__name__} needs one weight per label, [batch, target_length], got weights of shape "
+                f"{tuple(sample_weight.shape)}"
+            )
         # Flatten, because Keras metrics would first average a matrix over all positions, including padding.
         labels, weights = ops.reshape(y, (-1,)), ops.reshape(sample_weight, (-1,))
         states = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
@@ -230,19 +235,21 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
                 return super().fit(x, *args, validation_data=validation_data, **kwargs)
         kwargs.setdefault("steps_per_epoch", x.batches_per_epoch)
         kwargs["shuffle"] = False
-        batches_before, updates_before = self.batches_read.get(x, 0), self._num_updates()
+        batches_before, trained_before = self.batches_read.get(x, 0), self._num_batches()
         batches = to_keras_input(self, x.replace(start=x.start + batches_before), endless=True)
         with data_errors(x):
             try:
                 with self.device_scope():
                     return super().fit(batches, *args, validation_data=validation_data, **kwargs)
             finally:
-                self.batches_read[x] = batches_before + max(0, self._num_updates() - updates_before)
+                self.batches_read[x] = batches_before + max(0, self._num_batches() - trained_before)
 
-    def _num_updates(self):
-        """Return the number of updates so far, or 0 if a failed update on JAX has deleted the optimizer's state."""
+    def _num_batches(self):
+        """Return the number of batches so far, or 0 if a failed update on JAX has deleted the optimizer's state."""
         try:
-            return int(ops.convert_to_numpy(self.optimizer.iterations))
+            # Unlike `iterations`, `_iterations` also counts batches whose gradients Keras accumulates.
+            optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)  # of a LossScaleOptimizer
+            return int(ops.convert_to_numpy(optimizer._iterations))
         except (RuntimeError, TypeError):  # the array has been deleted, or the variable has no value
             return 0
 

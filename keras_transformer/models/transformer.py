@@ -17,6 +17,7 @@ from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder
+from keras_transformer.layers.frozen import from_frozen, with_frozen
 from keras_transformer.layers.stack import StackLayer
 from keras_transformer.models.seq2seq_model import Seq2SeqModel
 from keras_transformer.utils.errors import UserError
@@ -158,7 +159,8 @@ class Transformer(Seq2SeqModel):
         """Return a functional Keras model with the same layers and weights.
 
         Use the functional model for `keras.utils.plot_model`, which draws a subclassed model as a single box, and for
-        the outputs of individual layers, such as `keras.Model(model.inputs, model.get_layer("encoder").output)`.
+        the outputs of individual layers, such as `keras.Model(model.inputs, model.get_layer("encoder").output)`. Save
+        and clone the subclassed model instead, because Keras can neither load nor clone the functional model.
 
         Returns:
             Model that maps (source, decoder_input), int `[batch, source_length]` and `[batch, target_length]`, to
@@ -298,7 +300,11 @@ class Transformer(Seq2SeqModel):
         policy = keras.dtype_policies.serialize(self.dtype_policy)
         hparams = dataclasses.asdict(self.hparams)
         base = {"name": self.name, "trainable": self.trainable, "dtype": policy}
-        return {"vocab_size": self.vocab_size, "hparams": hparams, **base}
+        return with_frozen({"vocab_size": self.vocab_size, "hparams": hparams, **base}, self)
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        return from_frozen(cls, config)
 
 
 def last_tokens(tokens, index):

@@ -108,6 +108,18 @@ def test_cross_attention_honours_memory_keras_mask():
     np.testing.assert_allclose(layer(embedded(TARGET, False), embedded(SOURCE, True)), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("attention", [MultiHeadAttention, AdditiveAttention])
+def test_memory_mask_adds_to_memory_keras_mask(attention, dtype):
+    layer, x, visible = attention(**ATTENTION, dtype=dtype), embedded(TARGET, False), np.arange(5) != 1
+    visible = np.repeat(visible[None], 3, axis=0)
+    expected = layer(x, embedded(SOURCE, False), memory_mask=visible & (SOURCE != 0))
+    found = layer(x, embedded(SOURCE, True), memory_mask=visible)
+    np.testing.assert_array_equal(
+        *(keras.ops.convert_to_numpy(keras.ops.cast(y, "float32")) for y in (found, expected))
+    )
+
+
 @explicitly
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("stack", [EncoderLayer, Encoder])

@@ -5,6 +5,7 @@ import oracles
 import pytest
 
 from keras_transformer.layers.position import LearnedPositions, SinusoidalPositions
+from keras_transformer.utils.errors import UserError
 
 pytestmark = pytest.mark.backend
 
@@ -16,6 +17,11 @@ def close(found, expected, tolerance=1e-5):
 @pytest.mark.parametrize("d_model", [2, 6, 512])
 def test_sinusoids_are_interleaved(d_model):
     close(SinusoidalPositions(d_model)(np.arange(40)), oracles.sinusoids(range(40), d_model))
+
+
+def test_sinusoids_need_an_even_width():
+    with pytest.raises(UserError, match="sinusoidal positions need an even d_model, got 7"):
+        SinusoidalPositions(7)(np.arange(3))
 
 
 def test_sinusoids_extend_beyond_max_length():

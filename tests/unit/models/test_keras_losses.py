@@ -99,6 +99,13 @@ def test_keras_loss_includes_losses_of_layers(change):
     assert_same(updated(WEIGHTS, change=change, loss=crossentropy()), expected)
 
 
+def test_token_loss_rejects_weights_of_sentences():
+    with pytest.raises(
+        kt.UserError, match=r"needs one weight per label, \[batch, target_length\], got weights of shape"
+    ):
+        updated(np.ones(len(LABELS), "float32"), loss=kt.SmoothedCrossEntropy())
+
+
 @pytest.mark.backend
 def test_rematerialized_layers_reject_add_loss():
     with pytest.raises(kt.UserError, match="remat=True does not support losses from add_loss"):

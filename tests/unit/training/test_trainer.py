@@ -317,6 +317,14 @@ def test_fit_again_continues_with_the_next_batch(problem, monkeypatch):
     assert first == [3, 5, 3, 5] and batches.start == 3
 
 
+def test_fit_counts_batches_whose_gradients_keras_accumulates(problem):
+    model, batches = kt.Transformer.from_hparams(hparams, problem), problem.batches("train", hparams)
+    optimizer = keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)
+    model.compile(**{**kt.compile_arguments(hparams), "optimizer": optimizer})
+    model.fit(batches, steps_per_epoch=5, verbose=0)
+    assert model.batches_read[batches] == 5 and int(optimizer.iterations) == 2
+
+
 @pytest.mark.backend
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="only JAX deletes the state of a failed update")
 @pytest.mark.parametrize("updates", [0, 1])
