@@ -92,11 +92,13 @@ def augment(
 
     Raises:
         UserError: The run, checkpoint or input is missing or invalid, the input is not a regular file, the run is a
-            parser, the output is not writable, or its name does not end in .tsv. The engine does not support the run
-            or an argument.
+            parser, the output is not writable, or its name does not end in .tsv. The tag contains a tab or line
+            break. The engine does not support the run or an argument.
     """
     if not str(output_path).endswith(".tsv"):
         raise UserError(f"the output file name must end in .tsv, got {output_path}")
+    if options.tag != _plain(options.tag):
+        raise UserError(f"--tag must be a single line without tabs and surrounding spaces, got {options.tag!r}")
     check_output("--output", output_path, input=input_path)
     check_rereadable("--input", input_path)
     run = Run.open(run_dir)

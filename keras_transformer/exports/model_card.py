@@ -1,5 +1,7 @@
 """Model card of an export, the README.md that the Hugging Face Hub displays."""
 
+import shlex
+
 from keras_transformer.data.language_tags import needs_tags
 from keras_transformer.runs.totals import lines_by_step
 
@@ -51,8 +53,11 @@ def model_card(run, description):
     parts = [*problem.parts.values()] or [problem]
     corpus = manifest["corpus"]  # empty for models from `convert`
     command, steps = manifest["command"], description["steps"]
-    # Only averaged checkpoints have several steps. Training does not validate them.
-    validation = lines_by_step(run.metrics())["validation"].get(steps[0], {}) if len(steps) == 1 else {}
+    # Training validates neither the averages of several checkpoints nor the moving average.
+    validated = len(steps) == 1 and description["checkpoint"] != "ema"
+    validation = lines_by_step(run.metrics())["validation"].get(steps[0], {}) if validated else {}
+    depths = dict.fromkeys([hparams.num_layers, hparams.decoder_depth])  # the decoder may have another depth
+    layers = " + ".join(map(str, depths))
     rows = {
         "problem": problem.name,
         "training pairs": f"{corpus['splits']['train']['pairs']:,}" if corpus else "",
@@ -62,14 +67,14 @@ def model_card(run, description):
             if "sha256" in known
         ),
         "parameters": f"{manifest['parameters']['total']:,}",
-        "layers, d_model, d_ff, heads": f"{hparams.num_layers}, {hparams.d_model}, {hparams.d_ff}, {hparams.num_heads}",
+        "layers, d_model, d_ff, heads": f"{layers}, {hparams.d_model}, {hparams.d_ff}, {hparams.num_heads}",
         "updates": ", ".join(map(str, steps)),
         "validation scores": ", ".join(
             f"{name} {validation[name]:.2f} (`{signature}`)"
             for name, signature in validation.get("signatures", {}).items()
         ),
         "training command": (
-            f"`{' '.join(['python -m keras_transformer.train', *command[1:]])}`" if command[0] == "train.py" else ""
+            f"`python -m keras_transformer.train {shlex.join(command[1:])}`" if command[0] == "train.py" else ""
         ),
     }
     *others, last = [f"from `{part.input_language}` to `{part.output_language}`" for part in parts]

@@ -6,7 +6,9 @@ or whose test brackets are malformed. The scores differ from those of EVALB in t
 - This module ignores the Penn Treebank's unlabeled outer bracket, as in `( (S ...))`. EVALB counts it as a bracket
   with an empty label.
 - Spaces around brackets do not matter.
-- In the output, all counts in the row of an error sentence are zero, even if its brackets are malformed.
+- In the output, all counts except the words are zero in the row of an error sentence, even if its brackets are
+  malformed.
+- A malformed test line without words is an error sentence. EVALB skips its sentence.
 - There is no maximum number of errors after which scoring stops.
 
 EVALB ignores error sentences. A parser's scores therefore improve if it fails on hard sentences. `f1_of_all_sentences`

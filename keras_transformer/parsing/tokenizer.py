@@ -108,7 +108,7 @@ class TreeTokenizer(SentencePieceTokenizer):
         """Return the ids of prefixes such as `(S (NP PRP`, in which spaces separate the symbols.
 
         Raises:
-            UserError: A symbol is not in the vocabulary, or no tree begins with the prefix.
+            UserError: A symbol is not in the vocabulary, no tree begins with the prefix, or the prefix is a whole tree.
         """
         return [self._prefix(text) for text in texts]
 
@@ -121,8 +121,8 @@ class TreeTokenizer(SentencePieceTokenizer):
                 )
             if not self.grammar.allowed(ids, many, 4 * many)[self.symbols[symbol]]:
                 raise UserError(
-                    f"no tree can begin with {text!r}, because {symbol!r} is not allowed as symbol {len(ids) + 1}. "
-                    "Change the prefix."
+                    f"no unfinished tree begins with {text!r}, because {symbol!r} is not allowed as symbol "
+                    f"{len(ids) + 1}. Change the prefix."
                 )
             ids.append(self.symbols[symbol])
         return ids

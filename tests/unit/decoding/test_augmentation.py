@@ -192,6 +192,8 @@ def test_augment_rejects_wrong_arguments_before_it_translates(translator, files,
     path = write("a")
     with pytest.raises(kt.UserError, match=r"must end in .tsv, got .*pairs.txt"):
         augment("run", path, output.with_suffix(".txt"), BACK)
+    with pytest.raises(kt.UserError, match=r"--tag must be a single line .*, got '<bt>\\tx'"):
+        augment("run", path, output, dataclasses.replace(BACK, tag="<bt>\tx"))
     with pytest.raises(kt.UserError, match="missing.gz does not exist"):
         augment("run", tmp_path / "missing.gz", output, BACK)
     path.write_bytes(path.read_bytes()[:-3])

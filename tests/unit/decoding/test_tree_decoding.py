@@ -209,7 +209,7 @@ def test_parser_rejects_min_length_and_wrong_prefixes(translator):
     with pytest.raises(kt.UserError, match="min_length must be 0 for a parser"):
         translator.translate(["a b"], min_length=3)
     for prefix in (")S", "T", "(S )S", "(S T )S", "(S T )X"):
-        with pytest.raises(kt.UserError, match="no tree can begin with"):
+        with pytest.raises(kt.UserError, match="no unfinished tree begins with"):
             translator.translate(["a b"], prefixes=[prefix])
 
 

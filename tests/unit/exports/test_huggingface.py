@@ -71,15 +71,17 @@ def test_model_card_escapes_and_omits_rows(trained_run, monkeypatch):
     ]
     monkeypatch.setattr(Run, "manifest", lambda run: manifest)
     monkeypatch.setattr(Run, "metrics", lambda run: scores)
+    monkeypatch.setitem(run.config["hparams"], "num_decoder_layers", 7)
     monkeypatch.setattr(type(run.problem), "output_language", "no")  # YAML would read an unquoted "no" as false
-    card = model_card(run, {"run": "run", "steps": [2]})
-    assert '- "no"\n' in card
+    card = model_card(run, {"run": "run", "checkpoint": "best", "steps": [2]})
+    assert '- "no"\n' in card and f"heads | {run.hparams.num_layers} + 7, " in card
     assert "| validation scores | BLEU 22.00 (`nrefs:1\\|case:mixed`) |" in card
-    assert "| training command | `python -m keras_transformer.train --hparams_set=a\\|b` |" in card
-    assert "validation scores" not in model_card(run, {"run": "run", "steps": [1, 2]})
+    assert "| training command | `python -m keras_transformer.train '--hparams_set=a\\|b'` |" in card
+    for other in ({"checkpoint": "averaged", "steps": [1, 2]}, {"checkpoint": "ema", "steps": [2]}):
+        assert "validation scores" not in model_card(run, {"run": "run", **other})
     for command in ("notebook.py", "convert.py"):
         manifest["command"] = [command]
-        card = model_card(run, {"run": "run", "steps": [2]})
+        card = model_card(run, {"run": "run", "checkpoint": "best", "steps": [2]})
         assert "training command" not in card and "trained with" not in card
 
 
