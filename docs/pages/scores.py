@@ -137,11 +137,6 @@ PUBLISHED = {
 """Tokenized BLEU of Transformer-Tiny by problem and test set. `SOURCES` names the source of the scores."""
 
 
-def published(problem, split):
-    """Return a published score with two decimals, or None."""
-    return f"{PUBLISHED[problem][split]:.2f}" if split in PUBLISHED[problem] else None
-
-
 METRICS = {"tokenized_bleu": "tokenized BLEU", "sacrebleu": "sacreBLEU", "f1": "F1"}
 
 

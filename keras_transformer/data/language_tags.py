@@ -14,6 +14,8 @@ SEVERAL = "mul"
 TAG = re.compile(r"\s*<2(\w+)>\s*")
 LANGUAGE_CODE = re.compile(r"\s*(>>[^\s<>]+<<)")
 """Pattern of a code such as >>tr<< at the start of a source, the tag of Marian models with several target languages."""
+USUAL_CODE = re.compile(r"\s*>>([a-z]{2,3}([_-]\w+)?)<<")
+"""Pattern of codes such as >>zho_Hans<<, which are unlikely to be text. A quoted word such as >>Ja<< does not match."""
 
 
 def language_tag(language):
@@ -76,7 +78,8 @@ def tag_texts(texts, language, tags):
 
     Raises:
         UserError: `tags` does not contain the language.
-        TextError: `language` is None, and a text needs a tag or begins with an unknown language code of Marian models.
+        TextError: `language` is None, and a text needs a tag or, for a Marian model, begins with an unknown language
+            code such as ">>xyz<<".
     """
     if language is not None and not tags:
         raise UserError(f"this model has no language tags, so it does not support to={language!r}. Omit `to`.")
@@ -90,8 +93,8 @@ def _tagged(index, text, language, tags):
         return text
     if start := leading_tag(text, tags):
         return text if text[len(start) :] else ""
-    if language is None and (code := LANGUAGE_CODE.match(text)) and marian_tags(tags.values()):
-        raise TextError(index, f"{{}} begins with an {unknown('language code', code[1][2:-2], tags)}")
+    if language is None and (code := USUAL_CODE.match(text)) and marian_tags(tags.values()):
+        raise TextError(index, f"{{}} begins with an {unknown('language code', code[1], tags)}")
     if language is None and not needs_tags(tags):
         return text
     first = next(iter(tags))

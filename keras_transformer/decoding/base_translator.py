@@ -185,7 +185,8 @@ class BaseTranslator(abc.ABC):
             sentences, owners = split_texts(
                 sentences, split_sentences, bool(self.tokenizer.placeholders), self.tokenizer.source_prefix
             )
-        sentences, spans = self.hide_spans(sentences)
+        with errors_of(owners):
+            sentences, spans = self.hide_spans(sentences)
         sources = self._source_ids(sentences, max_source_length, cut and (lambda i, tokens: cut(owners[i], tokens)))
         prefixes = self._prefix_ids(prefixes, spans)
         phrases = self._phrase_ids(phrases, spans)

@@ -2,6 +2,7 @@
 
 import keras
 from keras import ops
+from keras.src.backend import get_keras_mask  # on JAX, tensors have no attribute with their mask
 
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.initializers import projection, query_key_value
@@ -178,7 +179,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.dropout.build()
 
     def call(self, query, memory, attention_mask=None, training=False, memory_mask=None):
-        attention_mask = with_padding(attention_mask, memory_mask, getattr(memory, "_keras_mask", None))
+        attention_mask = with_padding(attention_mask, memory_mask, get_keras_mask(memory))
         if query is memory:
             query, keys, values = self.project_fused(memory, self.fused_kernel(), training)
         else:

@@ -68,7 +68,7 @@ class SinusoidalPositions(Positions):
 
     def build(self, input_shape=None):
         if self.d_model % 2:
-            raise UserError(f"sinusoidal positions need an even d_model, got {self.d_model}")
+            raise UserError(f"sinusoidal positions need an even d_model, got {self.d_model}. Change d_model.")
         self.frequencies = (10000.0 ** (-np.arange(0, self.d_model, 2) / self.d_model)).astype("float32")
 
     def encode(self, positions):

@@ -4,7 +4,6 @@ import keras
 
 from keras_transformer.config import registry
 from keras_transformer.layers.feed_forward import FeedForward
-from keras_transformer.layers.frozen import from_frozen, with_frozen
 from keras_transformer.layers.normalization import LayerNormalization
 from keras_transformer.layers.remat import rematerialized
 from keras_transformer.layers.residual import EPSILON
@@ -128,8 +127,4 @@ class Stack(keras.layers.Layer):
         return input_shape
 
     def get_config(self):
-        return with_frozen({**super().get_config(), **self._arguments}, self)
-
-    @classmethod
-    def from_config(cls, config):
-        return from_frozen(cls, config)
+        return {**super().get_config(), **self._arguments}

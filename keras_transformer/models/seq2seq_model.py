@@ -118,7 +118,16 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             labels: int `[batch, target_length]`.
             weights: float32 `[batch, target_length]`. May be None in evaluation or for a loss that Keras reduces.
             training: Whether the caller computes the gradient of the loss. If so, dropout and R-Drop apply.
+
+        Raises:
+            UserError: As in `compute_loss`; or the loss is a sum over tokens, and `weights` has one weight per row.
         """
+        if self.sums_tokens and weights is not None and (len(weights.shape) == 1 or weights.shape[1] == 1):
+            if labels.shape[1] != 1:
+                raise UserError(
+                    f"{type(self.loss).__name__} needs one sample weight per label, not per row. Pass weights in the "
+                    "shape of the labels, [batch, target_length]."
+                )
         self._clear_losses()  # Keras clears the losses of a model when it is called, but `states` does not call it
         if not training or self.passes == 1:
             return self.compute_loss(None, labels, self.states(inputs, training=training), weights, training=training)
@@ -144,8 +153,8 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             Keras has reduced, plus `losses`.
 
         Raises:
-            UserError: The loss is a sum over tokens, and the model has weight regularizers or losses from `add_loss`,
-                or the weights have another shape than the labels; or a rematerialized layer has called `add_loss`.
+            UserError: The loss is a sum over tokens, and the model has weight regularizers or losses from `add_loss`;
+                or a rematerialized layer has called `add_loss`.
         """
         if not self.sums_tokens:
             return self._keras_loss(y, y_pred, sample_weight)
@@ -157,11 +166,6 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
             )
         if sample_weight is None:
             sample_weight = token_weights(y)
-        elif len(sample_weight.shape) != len(y.shape) or sample_weight.shape[-1] == 1 != y.shape[-1]:
-            raise UserError(
-                f"{type(self.loss).__name__} needs one weight per label, [batch, target_length], got weights of shape "
-                f"{tuple(sample_weight.shape)}"
-            )
         # Flatten, because Keras metrics would first average a matrix over all positions, including padding.
         labels, weights = ops.reshape(y, (-1,)), ops.reshape(sample_weight, (-1,))
         states = ops.reshape(y_pred, (-1, y_pred.shape[-1]))
@@ -190,7 +194,10 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         """Return the loss that Keras reduces, and update the metrics."""
         layers = self._stacked_layers() if self.remat else ()
         if any(part._get_own_losses() for layer in layers for part in layer._flatten_layers()):
-            raise UserError("remat=True does not support losses from add_loss in encoder and decoder layers")
+            raise UserError(
+                "remat=True does not support losses from add_loss in encoder and decoder layers. Compile the model "
+                "with remat=False."
+            )
         logits = self.logits(states)
         loss = super().compute_loss(None, labels, logits, weights)
         # Keras divides the loss of a replica by the number of replicas. Undo this division in the reported loss.

@@ -17,7 +17,6 @@ from keras_transformer.layers.decoder import Decoder
 from keras_transformer.layers.dropout import Dropout
 from keras_transformer.layers.embedding import TiedEmbedding
 from keras_transformer.layers.encoder import Encoder
-from keras_transformer.layers.frozen import from_frozen, with_frozen
 from keras_transformer.layers.stack import StackLayer
 from keras_transformer.models.seq2seq_model import Seq2SeqModel
 from keras_transformer.utils.errors import UserError
@@ -300,11 +299,7 @@ class Transformer(Seq2SeqModel):
         policy = keras.dtype_policies.serialize(self.dtype_policy)
         hparams = dataclasses.asdict(self.hparams)
         base = {"name": self.name, "trainable": self.trainable, "dtype": policy}
-        return with_frozen({"vocab_size": self.vocab_size, "hparams": hparams, **base}, self)
-
-    @classmethod
-    def from_config(cls, config, custom_objects=None):
-        return from_frozen(cls, config)
+        return {"vocab_size": self.vocab_size, "hparams": hparams, **base}
 
 
 def last_tokens(tokens, index):

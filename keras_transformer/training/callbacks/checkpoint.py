@@ -48,8 +48,10 @@ class CheckpointCallback(StepCallback):
     def on_end(self, step):
         if self.written != step or self.is_best(step):
             self.save(step)
-        else:
-            self.tidy(step)  # the previous process may have been killed after it wrote this checkpoint
+        else:  # the previous process may have been killed or interrupted after it wrote this checkpoint
+            if self.is_last(step):
+                self.run.checkpoints.keep(step)
+            self.tidy(step)
         if not self.validation.evaluated(step):
             self.stop_if_requested(None)
 
@@ -69,11 +71,14 @@ class CheckpointCallback(StepCallback):
         if signal := self.stop.look(step):
             step = self.step
             if self.written != step:
-                is_last = step >= self.hparams.train_steps or ended_early(self.run, step)
-                self.save(step, from_signal=not is_last)
+                self.save(step, from_signal=not self.is_last(step))
             saved = f"stopped after update {step:,} and saved a checkpoint"
             logger.info(f"{signal.name}: {saved}; rerun the same command to resume")
             raise Interrupted(signal)
+
+    def is_last(self, step):
+        """Return whether the run ends after `step`."""
+        return step >= self.hparams.train_steps or ended_early(self.run, step)
 
     def is_best(self, step):
         """Return whether the evaluation at `step`, if any, is better than that of the best checkpoint."""

@@ -62,7 +62,8 @@ def test_tag_texts_rejects_language(language, tags, message):
 def test_tag_texts_rejects_unknown_language_code():
     message = "text 2 begins with an unknown language code 'fr': did you mean fra?"
     assert complaint(tag_texts, ["", " >>fr<< A dog"], None, CODES) == message
-    assert tag_texts([">>No<<, he said."], "deu", CODES) == [">>deu<< >>No<<, he said."]
+    assert tag_texts([">>No<<, he said."], None, CODES) == [">>No<<, he said."]
+    assert tag_texts([">>no<<, he said."], "deu", CODES) == [">>deu<< >>no<<, he said."]
     assert tag_texts([">>fr<< A dog"], None, {}) == [">>fr<< A dog"]
 
 

@@ -120,6 +120,17 @@ def test_memory_mask_adds_to_memory_keras_mask(attention, dtype):
     )
 
 
+@pytest.mark.backend
+def test_memory_mask_adds_to_keras_mask_in_compiled_code():
+    layer, visible = MultiHeadAttention(**ATTENTION), np.repeat(np.arange(5)[None] != 1, 3, axis=0)
+    target, source = keras.Input((4,), dtype="int32"), keras.Input((5,), dtype="int32")
+    mask = keras.Input((5,), dtype="bool")
+    outputs = layer(embedded(target, False), embedded(source, True), memory_mask=mask)
+    found = keras.Model([target, source, mask], outputs).predict([TARGET, SOURCE, visible], verbose=0)
+    expected = layer(embedded(TARGET, False), embedded(SOURCE, False), memory_mask=visible & (SOURCE != 0))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 @explicitly
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("stack", [EncoderLayer, Encoder])

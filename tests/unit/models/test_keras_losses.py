@@ -99,11 +99,11 @@ def test_keras_loss_includes_losses_of_layers(change):
     assert_same(updated(WEIGHTS, change=change, loss=crossentropy()), expected)
 
 
-def test_token_loss_rejects_weights_of_sentences():
-    with pytest.raises(
-        kt.UserError, match=r"needs one weight per label, \[batch, target_length\], got weights of shape"
-    ):
-        updated(np.ones(len(LABELS), "float32"), loss=kt.SmoothedCrossEntropy())
+@pytest.mark.parametrize("r_drop", [0, 1])
+@pytest.mark.parametrize("shape", [(len(LABELS),), (len(LABELS), 1)])
+def test_token_loss_rejects_weights_of_rows(shape, r_drop):
+    with pytest.raises(kt.UserError, match="SmoothedCrossEntropy needs one sample weight per label"):
+        updated(np.ones(shape, "float32"), loss=kt.SmoothedCrossEntropy(r_drop=r_drop))
 
 
 @pytest.mark.backend

@@ -32,28 +32,3 @@ def test_saved_run_model_loads_and_trains_in_notebook(call, tmp_path, monkeypatc
     assert np.isfinite(history["loss"]).all() and int(loaded.optimizer.iterations.value) == 2
     assert not np.array_equal(loaded.embedding.table, model.embedding.table)
     assert isinstance(kt.Translator(loaded, problem).translate("s1 s2", beam_size=1, extra_length=1), str)
-
-
-@pytest.mark.backend
-def test_frozen_layers_and_optimizer_state_survive_saving(tmp_path):
-    model = kt.Transformer(20, num_layers=2, d_model=8, num_heads=2)
-    model.encoder.trainable = model.decoder.layers[0].trainable = False
-    model.compile(**kt.compile_arguments(model.hparams))
-    model.optimizer.iterations.assign(7)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    paths, expected = ([variable.path for variable in one.trainable_variables] for one in (loaded, model))
-    assert paths == expected and len(paths) < len(model.variables)
-    assert int(loaded.optimizer.iterations) == 7
-
-
-@pytest.mark.parametrize("frozen", [slice(0, 1), slice(0, 2)])
-def test_frozen_layers_of_a_stack_survive_saving(tmp_path, frozen):
-    inputs = keras.Input((4, 8))
-    encoder = kt.layers.Encoder(2, 8, 16, 2)
-    model = keras.Model(inputs, encoder(inputs))
-    for layer in encoder.layers[frozen]:
-        layer.trainable = False
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert len(loaded.trainable_variables) == len(model.trainable_variables) < len(model.variables)

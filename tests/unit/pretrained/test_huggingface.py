@@ -126,8 +126,8 @@ def test_translate_takes_target_language(marian):
     text = "The dog sees the cat."
     assert translator.translate([text], to="tr") == translator.translate([f">>tr<< {text}"])
     assert translator.translate([">>tr<< "])[0][0].text == ""
-    with pytest.raises(UserError, match="unknown language code 't'"):
-        translator.translate([f">>t<< {text}"])
+    with pytest.raises(UserError, match="unknown language code 'tu'"):
+        translator.translate([f">>tu<< {text}"])
 
 
 def test_split_sentences_checks_only_the_start_of_a_text(marian):

@@ -200,6 +200,18 @@ def test_last_checkpoint_stays_despite_a_signal(checkpointing, train_steps, step
     assert callback.run.checkpoints.steps() == steps
 
 
+def test_last_checkpoint_stays_if_its_evaluation_is_interrupted(checkpointing):
+    """The evaluation after the last update ends the run early. A resumed run repeats this evaluation."""
+    settings = {"checkpoint_steps": 4, "eval_steps": 3, "patience": 1, "train_steps": 9}
+    callback = checkpointing({3: found(9.0)}, **settings)
+    callback.on_step(3)
+    callback.run.checkpoints.save(6, ARRAYS, {"from_signal": True})
+    callback.run.log(kind="validation", step=6)
+    checkpointing({6: found(8.0)}, start=6, **settings).on_end(6)
+    checkpointing({}, start=6, **settings).on_step(8)
+    assert callback.run.checkpoints.steps() == [3, 6, 8]
+
+
 @pytest.mark.parametrize("steps", [[4, 8, 10], [4, 8, 10, 12, 14]])
 def test_first_save_removes_skipped_checkpoints(checkpointing, steps):
     callback = checkpointing({}, start=8, checkpoint_steps=4)
