@@ -55,7 +55,7 @@ def test_own_data_page_trains_translates_and_exports(call, corpus, tmp_path):
     assert typed(call, commands) == ["train", "evaluate", "translate", "visualize", "export"]
     assert len((tmp_path / "lines.de").read_text(encoding="utf-8").splitlines()) == 3
     assert "One of your sentences." in (tmp_path / "pictures" / "attention.html").read_text(encoding="utf-8")
-    assert (tmp_path / "exported" / "saved_model.pb").is_file()
+    assert (tmp_path / "exported" / "mine" / "saved_model.pb").is_file()
     assert call("average", "--run=runs/mine", "--last=1").succeeded_with_warnings()
 
 
