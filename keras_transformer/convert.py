@@ -3,7 +3,7 @@
 from keras_transformer.backend.loading import load_keras
 from keras_transformer.cli.arguments import Parser, run_command, user_path
 from keras_transformer.cli.output import report
-from keras_transformer.data.language_tags import vocabulary_tags
+from keras_transformer.data.language_tags import language_tag
 from keras_transformer.tasks.problem import load_problem, parse_parameters
 from keras_transformer.utils.errors import UserError, shell_flag, unknown
 
@@ -37,7 +37,8 @@ def main(arguments):
 
     pretrained = read_marian(locate(flags.model, flags.revision))
     problem = _problem(flags, pretrained.languages)
-    if any(part.target not in vocabulary_tags(pretrained.tokenizer.tags.values()) for part in problem.parts.values()):
+    tags = pretrained.tokenizer.tags.values()
+    if any(language_tag(part.target) not in tags for part in problem.parts.values()):
         raise UserError(
             f"--problem={problem.name} needs tags such as <2de>, which {flags.model} lacks. Choose another."
         )

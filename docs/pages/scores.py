@@ -135,8 +135,6 @@ PUBLISHED = {
     "multi30k_enfr_tok": {"test": 61.80, "test_2017": 53.46, "test_coco": 44.52},
 }
 """Tokenized BLEU of Transformer-Tiny by problem and test set. `SOURCES` names the source of the scores."""
-
-
 METRICS = {"tokenized_bleu": "tokenized BLEU", "sacrebleu": "sacreBLEU", "f1": "F1"}
 
 

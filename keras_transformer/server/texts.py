@@ -29,8 +29,9 @@ def split_into_sentences(texts, language, engine, to):
             return [line]
         return split_texts([line], language, engine.placeholders > 0, engine.source_prefix)[0]
 
-    with texts_named([place for place, _ in _places(texts)]):
-        tagged = iter(tag_texts([line for _, line in _places(texts)], to, engine.tags))
+    places = [*_places(texts)]
+    with texts_named([place for place, _ in places]):
+        tagged = iter(tag_texts([line for _, line in places], to, engine.tags))
     return [[split(next(tagged)) for _ in lines] for lines in texts]
 
 
