@@ -16,8 +16,9 @@ COUNT = 8
 """Number of placeholders in a learned vocabulary."""
 
 _CHARACTER = r"[^\s<>()\"“”„«»" + UNSPACED.pattern[1:]
-_LAST = r"[^\s<>()\"“”„«».,;:!?'’…" + UNSPACED.pattern[1:]
+_LAST = r"[^\s<>()\"“”„«».,;:!?'’…،؛؟۔।॥" + UNSPACED.pattern[1:]
 _BRACKETS = rf"\({_CHARACTER}*\)"
+_WORD = r"[^\W" + UNSPACED.pattern[1:]  # a character that may belong to the same word as the character next to it
 ADDRESS = re.compile(
     rf"(?<![a-z0-9])(?:(?:https?|ftp)://|www\.)(?:{_CHARACTER}|{_BRACKETS})*(?:{_LAST}|{_BRACKETS})"
     r"|(?<![a-z0-9._%+-])[a-z0-9._%+-]+@[a-z0-9-]+(?:\.[a-z0-9-]*[a-z0-9])+",
@@ -105,7 +106,7 @@ def hide_in_target(text, spans):
     """Replace each occurrence of a protected span of the source in the target with the placeholder of the span.
 
     If a span occurs several times in the source, it has several placeholders. Its occurrences in the target get these
-    placeholders in order. Spans inside longer words are not replaced.
+    placeholders in order. Spans inside longer words are not replaced, except in scripts without spaces between words.
 
     Args:
         text: The target, or a part of it.
@@ -122,7 +123,7 @@ def hide_in_target(text, spans):
         names[match[0]].append(name := names[match[0]].pop(0))
         return name
 
-    return re.sub(rf"(?<!\w)(?:{choices})(?!\w)", replace, text)
+    return re.sub(rf"(?<!{_WORD})(?:{choices})(?!{_WORD})", replace, text)
 
 
 def show_spans(text, spans):

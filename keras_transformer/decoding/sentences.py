@@ -12,6 +12,9 @@ CJK = "\u3000"
 """Character between two groups of scripts in `UNSPACED`. Chinese and Japanese characters have higher code points.
 Scripts with spaces between sentences but not between words, such as Thai, have lower code points."""
 
+SHARED_MARKS = "“”‘’…"
+"""Punctuation marks of both Chinese and Latin texts, which do not show whether a sentence is Chinese."""
+
 
 def split_texts(texts, language, keep_spans=False, prefix_of=None):
     """Split texts into sentences with `sentencex`, which has rules and abbreviations for many languages.
@@ -73,12 +76,13 @@ def join_hypotheses(hypotheses, owners):
 
 
 def join_sentences(texts):
-    """Join texts with spaces, except next to Chinese and Japanese characters."""
-    joined = ""
-    for text in texts:
-        joined += " " if joined and text and not (_is_cjk(joined[-1]) or _is_cjk(text[0])) else ""
-        joined += text
-    return joined
+    """Join texts with spaces, except next to Chinese and Japanese characters. Such a character may be quoted."""
+    texts = [text for text in texts if text]
+    joined = texts[:1]
+    for left, right in itertools.pairwise(texts):
+        edges = left.rstrip(SHARED_MARKS)[-1:], right.lstrip(SHARED_MARKS)[:1]
+        joined += [right] if any(map(_is_cjk, edges)) else [" ", right]
+    return "".join(joined)
 
 
 def _joined(parts):

@@ -25,7 +25,7 @@ def fused_linear_cross_entropy(states, table, labels, weights, label_smoothing, 
 
     Args:
         states: `[tokens, d_model]`, floating point. Their dtype is also the dtype of the matrix products.
-        table: float32 `[vocab_size, d_model]`.
+        table: `[vocab_size, d_model]`, floating point.
         labels: int `[tokens]`.
         weights: float32 `[tokens]`, non-negative.
         label_smoothing: ε.
@@ -73,7 +73,7 @@ def _on_jax(regularisation, states, table, labels, weights):
         return (ops.sum(losses[0] * weights), *losses), gradients
 
     def backward(gradients, grad_out):
-        return *_scale_gradients(grad_out[0], gradients, (states.dtype, "float32")), None, None
+        return *_scale_gradients(grad_out[0], gradients, (states.dtype, table.dtype)), None, None
 
     fused.defvjp(forward, backward)
     loss, smoothed, plain = fused(states, ops.convert_to_tensor(table), labels, weights)

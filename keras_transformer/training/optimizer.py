@@ -24,7 +24,7 @@ class GuardedAdam(keras.optimizers.Optimizer):
         clip_norm: Maximum global gradient norm; None disables clipping.
         ema_decay: Decay of a moving average of the weights, or None for no average. The decay of update t is at most
             (t − 1) / (t + 9), so the average soon forgets the initial weights.
-        scales_loss: Whether to scale the loss; `Seq2SeqModel.compile` sets it for models in float16.
+        scales_loss: Whether to scale the loss; `Seq2SeqModel.compile` sets it for models in `mixed_float16`.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ import re
 
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff"
-    "\uf900-\ufaff\uff01-\uff0f\uff1a-\uff1f\uff66-\uff9f\U00020000-\U0003ffff]"
+    "\uf900-\ufaff\uff01-\uff0f\uff1a-\uff1f\uff5b-\uff9f\U00020000-\U0003ffff]"
 )
 """Pattern for a character or punctuation mark of a script without spaces between words: Thai, Lao, Burmese, Khmer,
 kana or Han."""

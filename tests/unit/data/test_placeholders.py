@@ -40,6 +40,7 @@ def spans_of(text, count=COUNT):
         ('(http://a.de/b?c=d#e) "HTTP://q.com/it\'s" <ftp://f>!', "http://a.de/b?c=d#e HTTP://q.com/it's ftp://f"),
         ("请看http://x.org/a。联系foo@bar.com吗", "http://x.org/a foo@bar.com"),
         ("https://münchen.de/straße/?q=ä…", "https://münchen.de/straße/?q=ä"),
+        ("بhttps://a.com، https://b.com؟ https://c.com। ｢https://d.jp｣", "https://a.com https://b.com https://c.com https://d.jp"),
         ("mailto:a.b+c@d-e.co.uk, a@b", "a.b+c@d-e.co.uk"),
         ("no ahttp://x, http://, www. or x.org", ""),
         ("<ph>1</ph> <ph4> <ph>2<ph>3</ph> <ph></ph> </ph>", "1 <ph4> 3"),
@@ -107,6 +108,11 @@ def test_hide_in_target_replaces_whole_spans():
     target = "art, Partner, www.x.org/a (www.x.org) www.x.org."
     assert hide_in_target(target, spans) == "<ph2>, Partner, <ph3> (<ph1>) <ph4>."
     assert hide_in_target(target, {}) == target
+
+
+def test_hide_in_target_needs_no_spaces_in_chinese():
+    spans = {"<ph1>": "https://x.org/a", "<ph2>": "iPhone"}
+    assert hide_in_target("请访问https://x.org/a查看。这iPhone是新的, iPhones", spans) == "请访问<ph1>查看。这<ph2>是新的, iPhones"
 
 
 def test_split_around_spans_keeps_spans_whole():

@@ -79,6 +79,9 @@ def test_split_texts_names_the_missing_extra(monkeypatch):
         (["안녕.", "네."], "안녕. 네."),
         (["One.", "", "Two."], "One. Two."),
         (["", "Two."], "Two."),
+        (["“你好。”", "“再见。”", "好……", "“走。”"], "“你好。”“再见。”好……“走。”"),
+        (["“One.”", "“Two…”"], "“One.” “Two…”"),
+        (["ﾊｲ｡", "｢ｲｲｴ｣", "ﾊｲ｡"], "ﾊｲ｡｢ｲｲｴ｣ﾊｲ｡"),
     ],
 )
 def test_join_hypotheses_adds_spaces_by_script(parts, joined):

@@ -137,6 +137,16 @@ def test_fused_loss_in_half_precision(monkeypatch, pairs, dtype, error, r_drop):
         assert np.abs(value - one).max() <= error * np.abs(one).max()
 
 
+@pytest.mark.backend
+def test_model_with_bfloat16_weights_trains():
+    hparams = kt.HParams(num_layers=1, d_model=8, d_ff=8, num_heads=1, warmup_steps=1)
+    model = kt.Transformer(50, hparams, dtype="bfloat16")
+    model.compile(**kt.compile_arguments(hparams))
+    ids = np.full((2, 3), 5, "int32")
+    losses = [model.train_on_batch((ids, ids), ids, return_dict=True)["loss"] for _ in range(2)]
+    assert losses[1] < losses[0]
+
+
 def test_fused_loss_does_not_overflow_float16():
     count = 20_000
     states, table = np.full((count, WIDTH), 4.0, "float32"), np.zeros((VOCAB_SIZE, WIDTH), "float32")
