@@ -1,6 +1,8 @@
 """Functions that read result rows and format them as Markdown tables."""
 
 import collections
+import dataclasses
+import functools
 import json
 import shlex
 import statistics
@@ -9,7 +11,7 @@ import sys
 from pathlib import Path
 
 from keras_transformer.config import registry
-from keras_transformer.config.hparams import changed_fields
+from keras_transformer.config.hparams import changed_fields, load_hparams
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -39,12 +41,21 @@ def rows_of(name):
 
 def as_preset(hparams):
     """Return {"preset", "overrides"} of the preset with these hparams, ignoring the seed, or {} if none matches."""
+    preset = presets().get(without_seed(hparams))
+    return {"preset": preset, "overrides": changed_fields(preset, hparams)} if preset else {}
+
+
+@functools.cache
+def presets():
+    """Return {`without_seed` of the hparams: preset} of all presets. If presets are equal, the first one counts."""
     registry.load_catalog()
-    for preset, _ in registry.hparams.describe():
-        found = {"preset": preset, "overrides": changed_fields(preset, hparams)}
-        if not changes_of(found):
-            return found
-    return {}
+    names = [name for name, _ in registry.hparams.describe()]
+    return {without_seed(dataclasses.asdict(load_hparams(name))): name for name in reversed(names)}
+
+
+def without_seed(hparams):
+    """Return (field, value) of all hparams except the seed, in a set that can be a key of a dictionary."""
+    return frozenset(changed_fields(None, {**hparams, "seed": None}).items())
 
 
 def changes_of(row):

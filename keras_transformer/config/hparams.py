@@ -1,6 +1,7 @@
 """Hyperparameters of a model and its training, as a frozen dataclass with validation."""
 
 import dataclasses
+import functools
 import math
 import os
 import types
@@ -220,6 +221,7 @@ def changed_fields(preset, values):
     return {field: value for field, value in values.items() if not preset or value != preset_values[field]}
 
 
+@functools.cache
 def field_types(settings_class):
     """Return {name: (type without None, whether None is allowed)} for the fields of a dataclass."""
     result = {}
