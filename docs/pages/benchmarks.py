@@ -103,17 +103,6 @@ def training_profile(rows):
     return "\n".join([table(parts, columns), "", *notes])
 
 
-def loss_curves(rows):
-    """Return a table of the differences between the losses of two runs."""
-    return table(rows, {
-        "problem": "{problem}",
-        "versions": lambda row: ", ".join(dict.fromkeys(commit[:7] for commit in row["commits"])),
-        "seeds": lambda row: ", ".join(dict.fromkeys(map(str, row["seeds"]))), "updates": "{updates:,}",
-        "loss at the end": "{last_loss:.3f}", "largest difference": "{greatest_difference:.1e}",
-        "mean difference": "{mean_difference:.1e}",
-    })  # fmt: skip
-
-
 def precisions(rows):
     """Return a table of the effect of lower precision on losses."""
     return table(rows, {

@@ -135,17 +135,6 @@ def test_layer_types_counts_all_matrix_products(monkeypatch):
         assert sum(counted) == kind.flops(20, 16), kind.name
 
 
-def test_loss_curve_saves_and_compares_runs(rows_of, tmp_path):
-    program = importlib.import_module("loss_curve")
-    where = ["--problem=reverse", "--hparams=toy", f"--data_dir={tmp_path}", "--updates=2"]
-    program.main([*where, f"--save={tmp_path}/one"])
-    saved = json.loads((tmp_path / "one").read_text())
-    changed = {**saved, "seed": 2, "losses": [loss + 0.5 for loss in saved["losses"]]}
-    (tmp_path / "other").write_text(json.dumps(changed))
-    (row,) = rows_of("loss_curve", f"--compare={tmp_path}/one,{tmp_path}/other")
-    assert row["seeds"] == [1, 2] and row["greatest_difference"] == pytest.approx(0.5)
-
-
 def test_memory_measures_one_update(rows_of, monkeypatch):
     monkeypatch.setattr(importlib.import_module("memory"), "WAYS", {"whole": {}})
     (row,) = rows_of("memory", "--hparams", "toy", "--tokens", "64", "--vocab_size=50")
