@@ -65,11 +65,9 @@ def main(arguments):
     parser.add_argument("--json", action="store_true", help="print only JSON, with all results")
     parser.add_argument("--results", type=user_path, help="JSON lines file to which a row of scores is appended")
     group = parser.add_argument_group("parse trees in files, instead of --run")
+    group.add_argument("--gold", type=user_path, metavar="FILE", help="gold trees, one sentence per line (- for stdin)")
     group.add_argument(
-        "--gold", type=user_path, metavar="FILE", help="gold trees, each on one or several lines (- for stdin)"
-    )
-    group.add_argument(
-        "--test", type=user_path, metavar="FILE", help="trees to score, for the same sentences in the same order"
+        "--test", type=user_path, metavar="FILE", help="trees to score, in the same format and order as the gold trees"
     )
     group.add_argument(
         "--evalb_params", type=user_path, metavar="FILE", help="EVALB parameter file (default: rules of COLLINS.prm)"
@@ -167,16 +165,15 @@ def evaluate_trees(flags):
     `--compare` adds a comparison with other trees. Errors in individual sentences go to stderr.
     """
     from keras_transformer.parsing.evalb_parameters import Parameters, read_parameters
-    from keras_transformer.parsing.parseval import RULES, compare_f1, parseval, trees_as_lines
+    from keras_transformer.parsing.parseval import RULES, compare_f1, parseval
 
     parameters, comparison = Parameters(), None
     if flags.evalb_params:
         parameters = read_parameters(read_lines(flags.evalb_params, may_be_empty=True), flags.evalb_params)
-    golds = trees_as_lines(read_lines(flags.gold), flags.gold)
+    golds = list(read_lines(flags.gold))
 
     def score(path):
-        tests = trees_as_lines(read_lines(path, may_be_empty=True), path, golds)
-        result = parseval(golds, tests, parameters, flags.gold, path)
+        result = parseval(golds, read_lines(path, may_be_empty=True), parameters, flags.gold, path)
         for sentence in result.sentences:
             if sentence.message:
                 warn(f"{path}: sentence {sentence.number}: {sentence.message}")

@@ -26,7 +26,6 @@ from keras_transformer.metrics.lengths import length_buckets
 from keras_transformer.metrics.significance import COMPARISONS, by_resampling
 from keras_transformer.parsing.evalb_parameters import Parameters
 from keras_transformer.parsing.sentence_score import ERROR, SKIPPED, VALID, percent, score_sentence
-from keras_transformer.parsing.tree import read_trees
 from keras_transformer.utils.errors import UserError
 
 F1_OF_ALL = "F1 of all sentences"
@@ -243,8 +242,7 @@ def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name
     """Score parses and return a `Parseval`. Ignore trailing lines that are blank in both files.
 
     Args:
-        golds: Lines of the gold file, each with one bracketed sentence. `trees_as_lines` converts other
-            files to this form.
+        golds: Lines of the gold file, each with one bracketed sentence.
         tests: Lines of the test file, with parses of the same sentences. A blank line is a skipped sentence, and a line
             with malformed brackets is an error sentence.
         parameters: `Parameters` (default: COLLINS.prm).
@@ -260,7 +258,7 @@ def parseval(golds, tests, parameters=None, gold_name="the gold file", test_name
     if end > min(len(golds), len(tests)):
         raise UserError(
             f"{gold_name} and {test_name} must have the same number of sentences, got {len(golds)} and {len(tests)}. "
-            "Check that both files contain the same sentences."
+            "Each line must contain one sentence. To write each tree on one line, use trees --format=line."
         )
     pairs = enumerate(zip(golds[:end], tests[:end]), start=1)
     scores = (score_sentence(gold, test, parameters, number, gold_name) for number, (gold, test) in pairs)
@@ -290,63 +288,13 @@ def compare_f1(system, other, rules=RULES):
     return by_resampling(F1_OF_ALL, counts, lambda counts: f1_of_counts(*counts.sum(axis=1).T), rules)
 
 
-def trees_as_lines(lines, name, golds=None):
-    """Convert a file of bracketed trees to lines with one sentence each, for `parseval`.
-
-    If the brackets of every line are balanced, each line is a sentence, even a blank line. Otherwise trees may span
-    several lines, as in the Penn Treebank, and each tree becomes one line.
-
-    Args:
-        lines: Lines of the file.
-        name: Name of the file for error messages.
-        golds: List of gold lines, if the lines are parses. If both files have the same number of lines without
-            trailing blank lines, each line is a sentence. An unbalanced parse then does not affect other sentences.
-            Otherwise, if the numbers of non-blank lines agree, these lines are matched in order. Otherwise, if both
-            files have the same number of lines with trailing blank lines, each line is a sentence.
-
-    Raises:
-        UserError: A tree that spans several lines is malformed.
-    """
-    lines = list(lines)
-    if golds is not None:
-        same_length = len(golds) == len(lines) and _filled(golds) != _filled(lines)
-        if same_length or _end(golds) == _end(lines):
-            return lines
-    if not all(map(_is_balanced, lines)):
-        lines = [str(tree) for tree in read_trees(lines, name)]
-    return lines if golds is None else _matched(lines, golds)
-
-
-def _matched(lines, golds):
-    """Return lines with the blank lines of `golds`, if the numbers of non-blank lines agree, and `lines` otherwise."""
-    golds, remaining = golds[: _end(golds)], filter(_TEXT.search, lines)
-    if _filled(golds) != _filled(lines):
-        return lines
-    return [next(remaining) if _TEXT.search(gold) else "" for gold in golds]
-
-
 def _harmonic_mean(recall, precision):
     return 2 * recall * precision / (recall + precision) if recall + precision else 0.0
-
-
-def _filled(lines):
-    """Return the number of lines that are not blank."""
-    return sum(1 for line in lines if _TEXT.search(line))
 
 
 def _end(*files):
     """Return the number of lines, not counting trailing lines that are blank in all files."""
     return max((i for lines in files for i, line in enumerate(lines, start=1) if _TEXT.search(line)), default=0)
-
-
-def _is_balanced(line):
-    """Return whether the brackets of a line are balanced."""
-    depth = 0
-    for bracket in re.findall("[()]", line):
-        depth += 1 if bracket == "(" else -1
-        if depth < 0:
-            return False
-    return depth == 0
 
 
 def _compare_f1(metric, outputs, others, references):

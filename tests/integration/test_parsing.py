@@ -208,7 +208,7 @@ def test_evaluate_compares_sentences_that_one_parser_skips(call, tmp_path, monke
         (("--gold=gold", "--test=gold", "--compare=nowhere"), "nowhere does not exist"),
         ((), "--run, or --gold and --test"),
         (("--gold=gold", "--test=short"), "gold and short must have the same number of sentences"),
-        (("--gold=open", "--test=gold"), "open:1: the tree that begins here is not closed"),
+        (("--gold=open", "--test=gold"), "open:1: 1 missing ')'; close each '(' in the same line"),
         (("--gold=gold", "--test=nowhere"), "nowhere does not exist"),
         (("--gold=gold", "--test=gold", "--evalb_params=gold"), "gold:1: "),
     ],
@@ -217,7 +217,7 @@ def test_evaluate_rejects_wrong_files_and_flags(call, tmp_path, monkeypatch, fla
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gold").write_text("(S (N a))\n(S (N b))\n")
     (tmp_path / "short").write_text("(S (N a))\n")
-    (tmp_path / "open").write_text("(S (N a)\n")
+    (tmp_path / "open").write_text("(S (N a)\n(S (N b))\n")
     call("evaluate", *flags).refused(said)
 
 
