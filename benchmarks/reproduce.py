@@ -140,9 +140,8 @@ def better(seed=1, synthetic=None, **changes):
     """Return a run of `tiny` with smaller batches, without early stopping, and with the given changes of hparams."""
     usual = {"batch_tokens": 2048, "learning_rate_scale": 1.3, "train_steps": 12_000, "patience": None}
     steps = {"eval_steps": 240, "decode_steps": 1200, "checkpoint_steps": 240}
-    return PlannedRun(
-        "multi30k_ende_tok", "tiny", seed, {**usual, **steps, **changes}, extra(synthetic), synthetic=synthetic
-    )
+    overrides = {**usual, **steps, **changes}
+    return PlannedRun("multi30k_ende_tok", "tiny", seed, overrides, extra(synthetic), synthetic=synthetic)
 
 
 def extra(synthetic):
@@ -248,6 +247,7 @@ EXPERIMENTS = {
         better(norm="pre"),
         *(better(seed, TAUGHT, ema_decay=0.999) for seed in (1, 2, 3)),
         better(r_drop=2.0),  # differs from the first run only in R-Drop
+        better(synthetic=BACK, ema_decay=0.999),  # with captions instead of translations by an ensemble
     ],
 }
 

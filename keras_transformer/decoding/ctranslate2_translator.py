@@ -71,8 +71,8 @@ class CTranslate2Translator(BaseTranslator):
         search = {name: description[name] for name in ("beam_size", "alpha", "extra_length")}
 
         def read_files():
-            names = set(description["files"]) & {"config.json", "model.bin", "shared_vocabulary.json"}
-            return {name: (Path(folder) / name).read_bytes() for name in names}
+            names = "config.json", "model.bin", "shared_vocabulary.json"
+            return {name: (Path(folder) / name).read_bytes() for name in names if name in description["files"]}
 
         return cls(read_files, load_tokenizer(folder), HParams().replace(**search))
 

@@ -69,7 +69,7 @@ def check_place(folder, force):
         return
     own = {DESCRIPTION}
     if folder.is_dir() and (folder / DESCRIPTION).is_file():
-        own |= {*read_json(folder / DESCRIPTION, f"{folder} is not an export", files=list)["files"]}
+        own.update(map(str, read_json(folder / DESCRIPTION, f"{folder} is not an export", files=list)["files"]))
     there = [path.name for path in folder.iterdir()] if folder.is_dir() else [folder.name]
     if others := sorted(set(there) - own):
         raise UserError(

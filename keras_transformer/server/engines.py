@@ -234,7 +234,7 @@ def load_engine(path, *, checkpoint=None, precision=None, jit_compile=False, ens
     path, search = Path(path), {name: value for name, value in search.items() if value is not None}
     if not (path / DESCRIPTION).is_file():
         return RunEngine([path, *ensemble], checkpoint, precision or "float32", jit_compile, engine, **search)
-    about = read_json(path / DESCRIPTION, f"{path} is not an export", format=str)
+    about = read_json(path / DESCRIPTION, f"{path} is not an export", format=str, files=list)
     given = {
         "checkpoint": checkpoint, "precision": precision, "jit_compile": jit_compile is True, "ensemble": ensemble,
         "engine": engine != "auto",

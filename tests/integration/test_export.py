@@ -295,6 +295,8 @@ def test_export_replaces_only_exports(home, call, tmp_path, monkeypatch):
     call(*export).refused("damaged")
     assert (folder / "export.json").read_text() == "old"
     call(*export, "--force").refused("damaged")
+    (folder / "export.json").write_text('{"files": [{}]}')
+    call(*export, "--force").refused("which contains")
     (folder / "export.json").unlink()
     call(*export, "--force").refused("must be a new directory or an export")
     for path in folder.iterdir():

@@ -119,7 +119,7 @@ def test_serve_accepts_export_without_other_flags(saved, call, monkeypatch):
     ],
 )
 def test_load_engine_rejects_fixed_settings(tmp_path, format, name, value):
-    (tmp_path / "export.json").write_text(json.dumps({"format": format}))
+    (tmp_path / "export.json").write_text(json.dumps({"format": format, "files": []}))
     with pytest.raises(UserError, match=f"--{name} needs a run"):
         load_engine(tmp_path, **{name: value})
 

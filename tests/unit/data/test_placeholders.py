@@ -112,7 +112,8 @@ def test_hide_in_target_replaces_whole_spans():
 
 def test_hide_in_target_needs_no_spaces_in_chinese():
     spans = {"<ph1>": "https://x.org/a", "<ph2>": "iPhone"}
-    assert hide_in_target("请访问https://x.org/a查看。这iPhone是新的, iPhones", spans) == "请访问<ph1>查看。这<ph2>是新的, iPhones"
+    target = "请访问https://x.org/a查看。这iPhone是新的, iPhones"
+    assert hide_in_target(target, spans) == "请访问<ph1>查看。这<ph2>是新的, iPhones"
 
 
 def test_split_around_spans_keeps_spans_whole():
