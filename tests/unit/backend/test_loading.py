@@ -84,7 +84,7 @@ def test_export_names_all_missing_packages(home, call, tmp_path, monkeypatch, mi
         "the folder of this project, then export with KERAS_BACKEND=tensorflow"
     )
     call("export", f"--run={home.run}", "--format=saved_model", f"--output_dir={tmp_path}/new").refused(message)
-    (tmp_path / "export.json").write_text('{"format": "saved_model", "nbest": 1}')
+    (tmp_path / "export.json").write_text('{"format": "saved_model", "files": [], "nbest": 1}')
     from keras_transformer.server.engines import load_engine
 
     with pytest.raises(kt.UserError, match=f"a SavedModel, needs {' and '.join(missing)} to be installed"):
