@@ -65,11 +65,14 @@ def test_layer_types_page_matches_rows():
     assert (ROOT / "docs" / "layer_types.png").stat().st_size < 150_000
 
 
-def test_student_experiments_use_tiny_plus(monkeypatch):
-    benchmarks = __import__("reproduce")
-    taught = [training for training in benchmarks.EXPERIMENTS["tiny_plus"] if training.synthetic]
-    assert [training.seed for training in taught] == [1, 2, 3]
-    for training in taught:
+def test_experiments_with_synthetic_pairs_use_tiny_plus():
+    from reproduce import EXPERIMENTS
+
+    trainings = [training for training in EXPERIMENTS["tiny_plus"] if training.synthetic]
+    assert [(training.seed, training.synthetic.captions) for training in trainings] == [
+        (1, False), (2, False), (3, False), (1, True)
+    ]  # fmt: skip
+    for training in trainings:
         assert load_hparams(training.preset, **training.overrides) == load_hparams("tiny_plus")
 
 
