@@ -22,7 +22,7 @@ def test_table3_variations_change_as_in_paper():
     from pages.variations import ROW_OF_TABLE_3
     from reproduce import EXPERIMENTS
 
-    changes = [tuple(training.overrides.items()) for training in EXPERIMENTS["table3"]]
+    changes = [tuple(run.overrides.items()) for run in EXPERIMENTS["table3"]]
     variations = {one[0] for one in changes if len(one) == 1}
     # Two values have no corresponding row: dropout 0.1 is the paper's base value, and dropout 0.2 is an increase in
     # Table 3, but a decrease from the value of `tiny_short`.
@@ -68,38 +68,38 @@ def test_layer_types_page_matches_rows():
 def test_experiments_with_synthetic_pairs_use_tiny_plus():
     from reproduce import EXPERIMENTS
 
-    trainings = [training for training in EXPERIMENTS["tiny_plus"] if training.synthetic]
-    assert [(training.seed, training.synthetic.captions) for training in trainings] == [
+    runs = [run for run in EXPERIMENTS["tiny_plus"] if run.synthetic]
+    assert [(run.seed, run.synthetic.captions) for run in runs] == [
         (1, False), (2, False), (3, False), (1, True)
     ]  # fmt: skip
-    for training in trainings:
-        assert load_hparams(training.preset, **training.overrides) == load_hparams("tiny_plus")
+    for run in runs:
+        assert load_hparams(run.preset, **run.overrides) == load_hparams("tiny_plus")
 
 
 def test_experiments_name_valid_problems_and_hparams(monkeypatch):
     """Check that names of runs are unique, that problems and presets exist, and that all settings are valid."""
     from reproduce import EXPERIMENTS
 
-    trainings = [training for several in EXPERIMENTS.values() for training in several]
-    names = {name: [training.name for training in several] for name, several in EXPERIMENTS.items()}
-    assert all(len(set(several)) == len(several) for several in names.values()) and len(trainings) > 20
-    for training in trainings:
-        problem = load_problem(training.problem, raw_dir=".", **training.settings)
-        hparams = dataclasses.asdict(load_hparams(training.preset, **training.overrides))
+    runs = [run for several in EXPERIMENTS.values() for run in several]
+    names = {name: [run.name for run in several] for name, several in EXPERIMENTS.items()}
+    assert all(len(set(several)) == len(several) for several in names.values()) and len(runs) > 20
+    for run in runs:
+        problem = load_problem(run.problem, raw_dir=".", **run.settings)
+        hparams = dataclasses.asdict(load_hparams(run.preset, **run.overrides))
         # `reproduce.py` uses this comparison to find the result rows of a run.
-        assert changed_fields(training.preset, hparams) == training.overrides
+        assert changed_fields(run.preset, hparams) == run.overrides
         usual = {field.name: field.default for field in dataclasses.fields(problem)}
         changed = {name: value for name, value in problem.parameters.items() if value != usual[name]}
-        assert changed == training.settings
+        assert changed == run.settings
 
 
 def test_experiments_have_valid_directory_names(monkeypatch):
-    trainings = [one for experiment in __import__("reproduce").EXPERIMENTS.values() for one in experiment]
-    assert max(len(training.name.encode()) for training in trainings) < 200
+    runs = [one for experiment in __import__("reproduce").EXPERIMENTS.values() for one in experiment]
+    assert max(len(run.name.encode()) for run in runs) < 200
     # If a preset changes, its runs get new names.
-    before = trainings[0].name
+    before = runs[0].name
     monkeypatch.setattr("reproduce.load_hparams", lambda preset, **changes: load_hparams(preset, alpha=9.0, **changes))
-    assert trainings[0].name != before
+    assert runs[0].name != before
 
 
 def test_result_rows_have_current_hparams_only():
