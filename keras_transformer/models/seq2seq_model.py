@@ -286,6 +286,22 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         with self.device_scope():
             return super().predict(x, *args, **kwargs)
 
+    def export(self, filepath, format="tf_saved_model", verbose=None, input_signature=None, **kwargs):
+        """Export the computation of the logits as in Keras, for batches of any size and length.
+
+        The result has no tokenizer and no search. The command `export` writes a SavedModel that translates texts.
+
+        Args:
+            filepath: As in Keras.
+            format: As in Keras.
+            verbose: As in Keras.
+            input_signature: As in Keras (default: `source` and `decoder_input`, int32 `[rows, length]`).
+            **kwargs: As in Keras.
+        """
+        names = ("source", "decoder_input")
+        default = [tuple(keras.InputSpec(shape=(None, None), dtype="int32", name=name) for name in names)]
+        super().export(filepath, format, verbose, input_signature or default, **kwargs)
+
     def get_compile_config(self):
         config = super().get_compile_config()
         # The configuration is empty if the model is not compiled.

@@ -1,10 +1,11 @@
-"""Tests of saving, loading and further training of a run's model, as in a notebook."""
+"""Tests of saving, loading, exporting and further training of a model, as in a notebook."""
 
 import keras
 import numpy as np
 import pytest
 from helpers.commands import REVERSE
 from helpers.quick import quick_runs
+from helpers.small_transformer import INPUTS, logits, make_model
 
 import keras_transformer as kt
 
@@ -32,3 +33,14 @@ def test_saved_run_model_loads_and_trains_in_notebook(call, tmp_path, monkeypatc
     assert np.isfinite(history["loss"]).all() and int(loaded.optimizer.iterations.value) == 2
     assert not np.array_equal(loaded.embedding.table, model.embedding.table)
     assert isinstance(kt.Translator(loaded, problem).translate("s1 s2", beam_size=1, extra_length=1), str)
+
+
+def test_keras_export_computes_logits(tmp_path):
+    import tensorflow as tf
+
+    model = make_model()
+    model.export(tmp_path / "logits", verbose=False)
+    exported = tf.saved_model.load(tmp_path / "logits")
+    inputs = tuple(tf.constant(tokens, "int32") for tokens in INPUTS)
+    np.testing.assert_allclose(exported.serve(inputs), logits(model), rtol=1e-5, atol=1e-5)
+    assert exported.serve(tuple(tokens[:1, :1] for tokens in inputs)).shape == (1, 1, model.vocab_size)
