@@ -272,10 +272,10 @@ def sampling_arguments(parser, flags):
     given = {name: value for name in names if (value := getattr(flags, name)) is not None}
     if given and not flags.sample:
         parser.error(f"--{next(iter(given))} needs --sample")
-    if given.get("temperature") == 0:
-        parser.error("--temperature must be above 0, got 0")
-    if not 0 < given.get("top_p", 1) <= 1:
-        parser.error(f"--top_p must be above 0 and at most 1, got {given['top_p']:g}")
+    if given.get("temperature", 1) < 1e-6:
+        parser.error(f"--temperature must be at least 1e-6, got {given['temperature']:g}")
+    if not 1e-6 <= given.get("top_p", 1) <= 1:
+        parser.error(f"--top_p must be at least 1e-6 and at most 1, got {given['top_p']:g}")
     return given if flags.sample else None
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import re
 import sys
 import traceback
 import types
@@ -133,4 +134,5 @@ def _line_in(plugins, error):
 def _described(error):
     """Return the type and message of an exception in one line."""
     text = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    text = re.sub(r"\x1b\[\d+m", "", text)  # Keras prints the message of an exception in a layer in bold
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}".removesuffix(": ")

@@ -128,8 +128,10 @@ def register_hparams(name: str) -> Callable:
     def decorate(function):
         @functools.wraps(function)
         def checked():
+            from keras_transformer.config.hparams import HParams  # imports this module
+
             result = function()
-            if not dataclasses.is_dataclass(type(result)):
+            if not isinstance(result, HParams):
                 raise UserError(f"hparams {name!r}: {function.__name__}() must return HParams, got {result!r}")
             return result
 

@@ -37,7 +37,8 @@ def read_pair_file(path, source, target):
 def read_tsv(path, source, target):
     """Yield the pairs of a file with two columns, source and target.
 
-    If the first line contains the two language codes, it is a header that determines the order of the columns.
+    If the first line contains the two language codes, in lower or upper case, it is a header that determines the order
+    of the columns.
     Quotation marks have no special meaning.
     """
     swapped = False
@@ -48,8 +49,9 @@ def read_tsv(path, source, target):
                 f"{path}:{number}: the line must have 2 columns ({source} and {target}) separated by a tab, got "
                 f"{len(columns)}"
             )
-        if number == 1 and sorted(columns) == sorted((source, target)):
-            swapped = columns == [target, source]
+        header = [column.strip().lower() for column in columns] if number == 1 else []
+        if sorted(header) == sorted((source.lower(), target.lower())):
+            swapped = header[0] == target.lower()
             continue
         yield (columns[1], columns[0]) if swapped else (columns[0], columns[1])
 
@@ -104,7 +106,11 @@ def read_tmx(path, source, target):
             segments = [_matching(variants, language) for language in (source, target)]
             if all(segment is not None for segment in segments):
                 pairs += 1
-                yield tuple(" ".join(_text(segment).split()) for segment in segments)
+                try:
+                    texts = tuple(" ".join(_text(segment).split()) for segment in segments)
+                except RecursionError:
+                    raise UserError(f"{path}: unit {units} has too many nested elements. Remove the unit.") from None
+                yield texts
             element.clear()
             if len(root):
                 del root[-1][:]  # free the units of <body> that were read

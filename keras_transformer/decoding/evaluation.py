@@ -134,6 +134,7 @@ def evaluate(
     """
     run = Run.open(run_dir)
     problem = in_directions(run, directions)
+    problem.check_metric("score")
     if with_paper_bleu:
         check_paper_bleu(problem)
     sources, references = _examples(run, problem, split)

@@ -35,9 +35,9 @@ class Sampling:
 
     def __post_init__(self):
         for name, valid, rule in (
-            ("temperature", self.temperature > 0, "above 0"),
+            ("temperature", self.temperature >= 1e-6, "at least 1e-6"),
             ("top_k", self.top_k >= 0, "at least 0"),
-            ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("top_p", 1e-6 <= self.top_p <= 1, "at least 1e-6 and at most 1"),
             ("seed", self.seed >= 0, "at least 0"),
         ):
             if not valid:

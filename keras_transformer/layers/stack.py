@@ -70,7 +70,9 @@ class StackLayer(keras.layers.Layer):
 
     def build(self, input_shape):
         for name in self._sublayers:
-            getattr(self, name).build(input_shape)
+            layer = getattr(self, name)
+            if type(layer).build is not keras.layers.Layer.build:  # if it is, the first call builds the layer
+                layer.build(input_shape)
 
     def compute_output_shape(self, input_shape):
         return input_shape

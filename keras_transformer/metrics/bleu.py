@@ -105,7 +105,7 @@ def sacrebleu_metric(name, tokenize="13a"):
         tokenize: One of `TOKENIZERS`, used for "sacreBLEU" and "lowercase BLEU" only.
 
     Raises:
-        UserError: The package that the tokenizer needs is missing.
+        UserError: The package that the tokenizer needs is missing, or its model cannot be downloaded.
     """
     import sacrebleu.metrics
 
@@ -115,7 +115,13 @@ def sacrebleu_metric(name, tokenize="13a"):
     kind, arguments = SACREBLEU[name]
     if kind == "BLEU":
         arguments = {"tokenize": tokenize, **arguments}
-    return getattr(sacrebleu.metrics, kind)(**arguments)
+    try:
+        return getattr(sacrebleu.metrics, kind)(**arguments)
+    except OSError as error:
+        raise UserError(
+            f"sacreBLEU cannot download its tokenizer {tokenize} ({error}). Connect to the internet, or choose another "
+            "tokenizer with --set problem.bleu_tokenizer=NAME."
+        ) from None
 
 
 def _is_missing(tokenize):

@@ -137,6 +137,10 @@ class Transformer(Seq2SeqModel):
         self.target_dropout.build(shape)
         self.encoder.build(shape)
         self.decoder.build(shape, shape)
+        if not all(layer.built for layer in self._flatten_layers(include_self=False)):
+            # The first call of a plug-in's layer builds the layers inside it. Keras makes this call without data.
+            tokens = keras.KerasTensor((None, None), "int32")
+            self.compute_output_spec((tokens, tokens))
         self.build_metrics()
         self.built = True
 

@@ -104,7 +104,7 @@ def _check_key(key, place):
 
 def _number(key, value, place):
     """Return the value of CUTOFF_LEN as an int, or that of LABELED as a bool."""
-    if not value.isdecimal() or (key == "LABELED" and value not in ("0", "1")):
-        wanted = "0 or 1" if key == "LABELED" else "a non-negative integer"
+    if not value.isdecimal() or len(value) > 9 or (key == "LABELED" and value not in ("0", "1")):
+        wanted = "0 or 1" if key == "LABELED" else "a non-negative integer with at most 9 digits"
         raise UserError(f"{place}: {key} must be {wanted}, got {value!r}")
     return value == "1" if key == "LABELED" else int(value)

@@ -163,9 +163,10 @@ class Run:
         Raises:
             UserError: A plug-in is missing or invalid, or it is in the working directory and not given by `--plugin`.
         """
-        if plugins.loaded() and all(name in entries for entries, name in self._names()):
-            return
+        given, missing = plugins.loaded(), None
         for plugin in self.config["plugins"]:
+            if given and self._has_plugins():
+                return
             if plugins.is_local(plugin):
                 raise UserError(
                     f"the run {self.path} uses the plug-in {plugin!r} in the working directory. Check that you trust "
@@ -174,10 +175,12 @@ class Run:
             try:
                 plugins.load_plugin(plugin)
             except plugins.MissingPlugin:
-                raise UserError(
-                    f"plug-in {plugin!r} of the run {self.path} is missing; pass its new location with "
-                    "--plugin=MODULE_OR_PATH"
-                ) from None
+                missing = plugin
+        if missing and not self._has_plugins():
+            raise UserError(
+                f"plug-in {missing!r} of the run {self.path} is missing; pass its new location with "
+                "--plugin=MODULE_OR_PATH"
+            )
 
     def check_same_config(self, config):
         """Raise a `UserError` if `config` differs from this run in a setting that a resumed run cannot change."""
@@ -253,14 +256,14 @@ class Run:
             tokenizer_sha256=str, config_hash=str, store_files=dict,
         )  # fmt: skip
 
-    def _names(self):
-        """Return the pairs (registry, name) of all entries that the run needs."""
+    def _has_plugins(self):
+        """Return whether all names that the run needs are registered."""
         config = self.config
         names = [(registry.problems, config["problem"]["name"])]
         chosen = {"model": registry.models, **registry.layers}
         names += [(entries, config["hparams"].get(field)) for field, entries in chosen.items()]
         names += [(registry.hparams, config["preset"])]
-        return [(entries, name) for entries, name in names if name]
+        return all(name in entries for entries, name in names if name)
 
     def load_model(self, checkpoint=None, precision="float32"):
         """Return the model with the weights of a checkpoint: "best", "last", "averaged", "ema" or a step."""

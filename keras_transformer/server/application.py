@@ -29,6 +29,8 @@ MAX_INLINE_CHARACTERS = 1000
 """Maximum number of characters of a request that the event loop itself tokenizes. A thread tokenizes longer ones."""
 MAX_SHOWN = 100
 """Maximum number of tokens per text for an attention map. The size of a map grows quadratically with the length."""
+MAX_DRAWN = 1000
+"""Maximum number of words of a tree to draw."""
 
 
 class Translation(BaseModel):
@@ -206,7 +208,9 @@ def application(engine, limits=None, batch_tokens=4096, wait=0.005, language=Non
             from keras_transformer.parsing.drawing import svg_drawing
             from keras_transformer.parsing.tree import tree_of
 
-            return {"svg": svg_drawing(tree_of(query.tree))}
+            drawn = tree_of(query.tree)
+            _check_count(len(drawn.words()), MAX_DRAWN, "words", "tree")
+            return {"svg": svg_drawing(drawn)}
 
     @app.get("/model")
     async def model() -> ModelInfo:
@@ -284,9 +288,9 @@ def _translate(engine, items):
     return outputs
 
 
-def _check_count(count, limit, what):
+def _check_count(count, limit, what, name="texts"):
     if count > limit:
-        raise UserError(f"texts must have at most {limit:,} {what}, got {count:,}. Send fewer at a time.")
+        raise UserError(f"{name} must have at most {limit:,} {what}, got {count:,}. Send fewer at a time.")
 
 
 def _checked_lengths(engine, named, limit):

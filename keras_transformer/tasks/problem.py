@@ -96,7 +96,14 @@ class Problem:
         raise NotImplementedError
 
     def check_metric(self, metric: str) -> None:
-        """Raise a `UserError` if `metric`, a value of `best_metric`, does not apply to this problem."""
+        """Check that the problem's scores can be computed.
+
+        Args:
+            metric: Value of `best_metric`.
+
+        Raises:
+            UserError: `metric` does not apply to this problem, or a package for the scores is missing.
+        """
         if metric in TRANSLATION_METRICS:
             raise UserError(
                 f"best_metric must be score, nll or loss for {self.name}, got {metric}, which is for translations"

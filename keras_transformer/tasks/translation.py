@@ -18,7 +18,15 @@ from keras_transformer.data.tokenizers.base import Tokenizer, no_byte_pairs
 from keras_transformer.data.tokenizers.marian import MarianTokenizer
 from keras_transformer.data.tokenizers.sentencepiece import SentencePieceTokenizer
 from keras_transformer.data.tokenizers.vocabulary import VocabularyOptions, adapt_model, parse_symbols
-from keras_transformer.metrics.bleu import TOKENIZERS, chrf, lowercase_bleu, sacre_bleu, tokenized_bleu, tokenizer_for
+from keras_transformer.metrics.bleu import (
+    TOKENIZERS,
+    chrf,
+    lowercase_bleu,
+    sacre_bleu,
+    sacrebleu_metric,
+    tokenized_bleu,
+    tokenizer_for,
+)
 from keras_transformer.tasks.problem import Problem
 from keras_transformer.utils.errors import UserError
 
@@ -287,12 +295,19 @@ class TranslationProblem(Problem):
     @property
     def input_language(self) -> str:
         """Code of the language that a model of this problem reads."""
-        return self.target if self.reversed else self.source
+        return self._language("target" if self.reversed else "source")
 
     @property
     def output_language(self) -> str:
         """Code of the language that a model of this problem writes."""
-        return self.source if self.reversed else self.target
+        return self._language("source" if self.reversed else "target")
+
+    def _language(self, side):
+        if not hasattr(self, side):
+            raise UserError(
+                f'problem {self.name!r}: class {type(self).__name__} must define {side}, a language code such as "en"'
+            )
+        return getattr(self, side)
 
     @property
     def sacrebleu_tokenizer(self) -> str:
@@ -300,7 +315,8 @@ class TranslationProblem(Problem):
         return self.bleu_tokenizer or tokenizer_for(self.output_language)
 
     def check_metric(self, metric: str) -> None:
-        """Accept every metric, because all metrics apply to translations."""
+        for problem in self.parts.values() if self.parts else [self]:
+            sacrebleu_metric("sacreBLEU", problem.sacrebleu_tokenizer)
 
     def score(self, hypotheses: Sequence[str], references: Sequence[str]) -> list:
         scores = [sacre_bleu(hypotheses, references, self.sacrebleu_tokenizer)]

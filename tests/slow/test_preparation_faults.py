@@ -52,6 +52,7 @@ sys.addaudithook(watch)
 class Numbers(TranslationProblem):
     """Sentences of numbers."""
 
+    source, target = "en", "de"
     vocab_size: int = 60
 
     def pairs(self, split):

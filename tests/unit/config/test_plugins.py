@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.paths import ROOT
 from helpers.quick import eager_functions
@@ -31,6 +32,8 @@ import keras_transformer as kt
 @kt.register_problem("mine")
 class Mine(kt.TranslationProblem):
     """Mine."""
+
+    source, target = "en", "de"
 
     def pairs(self, split):
         return [(f"a {i}", f"b {i}") for i in range(40)]
@@ -179,6 +182,47 @@ def test_plugin_may_be_imported_before():
     assert kt.load_plugin("plugin_mine") is module and plugins.loaded() == ["plugin_mine"]
 
 
+LAYERS = """
+import keras
+import keras_transformer as kt
+
+@kt.register_layer("encoder_attention", "keras")
+class KerasAttention(keras.layers.Layer):
+    def __init__(self, d_model, num_heads, d_k, d_v, dropout=0.0, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.attention = keras.layers.MultiHeadAttention(num_heads, d_model // num_heads)
+
+    def call(self, query, memory, attention_mask=None, training=False):
+        mask = attention_mask if attention_mask is None else attention_mask[:, 0]
+        return self.attention(query, memory, attention_mask=mask)
+
+@kt.register_layer("positions", "table")
+class Table(kt.layers.SinusoidalPositions):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.table = keras.layers.Embedding(self.max_length, self.d_model)
+
+    def encode(self, positions):
+        return self.table(positions)
+"""
+
+
+@pytest.mark.parametrize(("layer", "added"), [({"encoder_attention": "keras"}, 4), ({"positions": "table"}, 1)])
+def test_model_trains_keras_layers_in_plugin_layers(layer, added):
+    kt.load_plugin(write("plugin.py", LAYERS))
+    model = kt.Transformer(vocab_size=9, num_layers=1, d_model=16, num_heads=2, **layer)
+    plain = kt.Transformer(vocab_size=9, num_layers=1, d_model=16, num_heads=2)
+    assert len(model.trainable_weights) == len(plain.trainable_weights) + added
+    tokens = np.arange(8).reshape(2, 4) + 1
+    with eager_functions():
+        model.compile(**kt.compile_arguments(model.hparams))
+        before = model.get_weights()
+        model.train_on_batch((tokens, tokens), tokens)
+    trained = [weight.trainable for weight in model.weights]
+    changed = [not np.array_equal(*values) for values in zip(before, model.get_weights())]
+    assert sum(changed) >= sum(trained)
+
+
 # Mistakes
 
 WRONG = {
@@ -247,6 +291,7 @@ def test_commands_reject_wrong_plugin(call):
     ("line", "error", "note"),
     [
         ('raise ValueError("two\\nlines")', ValueError, "ValueError: two lines"),
+        (r'raise ValueError("\x1b[1mbold\x1b[0m")', ValueError, "ValueError: bold"),
         ('open("nowhere")', OSError, "FileNotFoundError: [Errno 2] No such file or directory: 'nowhere'"),
     ],
 )
@@ -254,7 +299,7 @@ def test_later_plugin_exception_ends_with_its_line(tmp_path, call, line, error, 
     write("plugin.py", PROBLEM.replace("return", f"{line}\n        return"))
     with pytest.raises(error) as caught:
         call("prepare", "--plugin=plugin.py", "--problem=mine")
-    assert caught.value.__notes__[-1] == f"error: plug-in {tmp_path}/plugin.py:8: {note}"
+    assert caught.value.__notes__[-1] == f"error: plug-in {tmp_path}/plugin.py:10: {note}"
 
 
 def test_exception_elsewhere_names_no_plugin():
@@ -310,6 +355,20 @@ def test_given_plugin_replaces_recorded_one(run, tmp_path, move):
 def test_given_plugin_with_other_names_does_not_replace(run, tmp_path):
     write("other.py", hparams("my_other"))
     assert open_run("--plugin=other.py") == [str(tmp_path / "other.py"), str(tmp_path / "plugin.py")]
+
+
+@pytest.mark.parametrize("move", [shutil.move, shutil.copy])
+@pytest.mark.parametrize("moved", ["plugin.py", "other.py"])
+def test_one_of_two_plugins_may_move(run, tmp_path, move, moved):
+    code = Path("plugin.py").read_text()
+    write("plugin.py", code.replace(hparams("my_hparams"), ""))
+    write("other.py", hparams("my_hparams"))
+    config = json.loads(Path("run/config.json").read_text())
+    recorded = [str(tmp_path / name) for name in sorted(["plugin.py", "other.py"], key=moved.__eq__)]
+    Path("run/config.json").write_text(json.dumps({**config, "plugins": recorded}))
+    Path("new").mkdir()
+    move(moved, f"new/{moved}")
+    assert open_run(f"--plugin=new/{moved}") == [str(tmp_path / "new" / moved), recorded[0]]
 
 
 @pytest.mark.parametrize("recorded", ["plugin.py", "./plugin.py", "plugin", "package", "package.part", "~/plugin.py"])

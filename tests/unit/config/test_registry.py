@@ -131,6 +131,14 @@ def test_register_problem_rejects_non_problems(scratch, problem, said):
     assert "mine" not in registry.problems
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_problem_without_output_language_is_rejected(reverse):
+    side, other = ("source", "target") if reverse else ("target", "source")
+    problem = type("Mine", (TranslationProblem,), {other: "en", "reversed": reverse})()
+    with pytest.raises(UserError, match=f"problem 'Mine': class Mine must define {side}, a language code"):
+        problem.check_metric("score")
+
+
 @pytest.mark.parametrize("method", ["pairs", "make_tokenizer", "score"])
 def test_problem_with_missing_method_is_rejected(scratch, method):
     methods = {name: lambda self: None for name in ("pairs", "make_tokenizer", "score") if name != method}
@@ -162,7 +170,7 @@ def test_user_hparams_are_registered(scratch):
     )
 
 
-@pytest.mark.parametrize("result", [None, "tiny", keras_transformer.HParams])
+@pytest.mark.parametrize("result", [None, "tiny", keras_transformer.HParams, keras_transformer.TrainOptions()])
 def test_user_hparams_must_return_hparams(scratch, result):
     registry.register_hparams("mine")(lambda: result)
     with pytest.raises(UserError, match=r"hparams 'mine': .*\(\) must return HParams, got "):

@@ -39,8 +39,9 @@ def test_tsv_columns_are_source_and_target(tmp_path):
     assert read(tmp_path / "train.tsv", "en\tde\n" + text) == PAIRS
 
 
-def test_tsv_header_sets_column_order(tmp_path):
-    text = "de\ten\n" + "".join(f"{target}\t{source}\n" for source, target in PAIRS)
+@pytest.mark.parametrize("header", ["de\ten", "DE\t En"])
+def test_tsv_header_sets_column_order(tmp_path, header):
+    text = f"{header}\n" + "".join(f"{target}\t{source}\n" for source, target in PAIRS)
     assert read(tmp_path / "train.tsv", text) == PAIRS
 
 
@@ -121,6 +122,7 @@ def test_tmx_may_have_a_namespace(tmp_path):
         (tmx({"en": "a", "fr": "b"}), "no translation unit in both en and de; the languages of its units are: en, fr"),
         (tmx(), "memory.tmx has no translation unit in both en and de"),
         (tmx({"en": "a\n<b", "de": "c"}), "memory.tmx:2: the file is not valid XML"),
+        (tmx({"en": "<hi>" * 3000 + "</hi>" * 3000, "de": "c"}), "memory.tmx: unit 1 has too many nested elements"),
         ("", "memory.tmx:1: the file is not valid XML"),
         (b"\xff\xfe\xfa", "memory.tmx:1: the file is not valid XML"),
         ('<?xml version="1.0" encoding="GB2312"?>', "memory.tmx: the encoding is not supported"),

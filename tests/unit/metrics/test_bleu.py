@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import urllib.error
 
 import pytest
 import sacrebleu
@@ -83,6 +84,23 @@ def test_bleu_tokenizer_setting_overrides_language(tmp_path):
     assert "tok:char" in chosen.score(OUTPUTS, REFERENCES)[0].signature
     with pytest.raises(UserError, match="unknown bleu_tokenizer 'chars': did you mean char"):
         load_problem("parallel_text", raw_dir=tmp_path, bleu_tokenizer="chars")
+
+
+def test_missing_tokenizer_is_reported_before_training(monkeypatch, tmp_path, call):
+    def download(*args, **kwargs):
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.setattr(sacrebleu.metrics, "BLEU", download)
+    message = "sacreBLEU cannot download its tokenizer flores200 (<urlopen error no network>). Connect"
+    monkeypatch.chdir(tmp_path)
+    flags = "--problem=toy_ende", "--hparams=toy", "--set=problem.bleu_tokenizer=flores200"
+    call("train", *flags).refused(message)
+    assert not list(tmp_path.iterdir())
+    for name in ("train.de", "train.fr"):
+        (tmp_path / name).touch()
+    several = load_problem("multilingual_text", raw_dir=tmp_path, directions="de-fr,fr-de", bleu_tokenizer="flores200")
+    with pytest.raises(UserError, match="tokenizer flores200"):
+        several.check_metric("score")
 
 
 def test_bleu_tokenizer_choices_match_sacrebleu():

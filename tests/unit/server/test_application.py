@@ -167,13 +167,15 @@ def test_long_texts_are_prepared_in_a_thread(url, monkeypatch):
 def test_attention_and_tree_paths_depend_on_engine(url):
     paths = ask(url, "/openapi.json").content["paths"]
     assert "/attention" not in paths and "/tree" not in paths
-    with serving(application(Backwards(trees=True, shows_attention=True), LIMITS)) as other:
+    limits = replace(LIMITS, body_bytes=10_000)
+    with serving(application(Backwards(trees=True, shows_attention=True), limits)) as other:
         pair = {"source": "one", "target": "two"}
         assert ask(other, "/attention", pair).content == pair
         ask(other, "/attention", {"source": "one"}).refused(422, "body.target", "Field required")
         svg = ask(other, "/tree", {"tree": "(S (NP (DT The) (NN <dog>)))"}).content["svg"]
         assert svg.startswith("<svg ") and "&lt;dog&gt;" in svg
         ask(other, "/tree", {"tree": "(S (NP"}).refused(422)
+        ask(other, "/tree", {"tree": f"(S {'(X x)' * 1001})"}).refused(422, "at most 1,000 words, got 1,001")
 
 
 def test_translate_tags_lines_with_target_language(url, engine):

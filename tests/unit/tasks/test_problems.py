@@ -179,7 +179,7 @@ def test_problem_rejects_wrong_parameters(parameters, said):
 @pytest.mark.parametrize("error", [UserError("line 3 is bad"), ValueError("a bug"), KeyboardInterrupt()])
 def test_exception_in_pairs_is_raised_unchanged(tmp_path, error):
     class Broken(TranslationProblem):
-        name = corpus = "broken"
+        name, corpus, source, target = "broken", "broken", "en", "de"
 
         def pairs(self, split):
             yield "a", "b"
