@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib
+import importlib.machinery
 import os
 import re
 import sys
@@ -67,12 +68,16 @@ def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
 def is_local(plugin):
     """Return whether a plug-in name from a run may refer to a file in the working directory.
 
-    Such a file may have come from an untrusted source together with the run. Absolute paths are safe, because the
-    sender of a run cannot know where the recipient stores the run.
+    Such a file may have come from an untrusted source together with the run. An absolute path is safe unless it
+    contains a symbolic link, such as /proc/self/cwd, because the sender of a run usually cannot know where the
+    recipient stores the run. Runs record paths without symbolic links.
     """
+    if os.path.isabs(plugin):
+        return os.path.realpath(plugin) != plugin
+    importlib.invalidate_caches()
     module = plugin.partition(".")[0]
-    is_path = os.sep in plugin or any(Path(name).exists() for name in (plugin, module, f"{module}.py"))
-    return is_path and not os.path.isabs(plugin)
+    found = importlib.machinery.PathFinder.find_spec(module, [os.getcwd()])  # also finds compiled modules
+    return os.sep in plugin or plugin.startswith("~") or found is not None or Path(plugin).exists()
 
 
 @contextlib.contextmanager

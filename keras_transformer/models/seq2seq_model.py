@@ -116,12 +116,14 @@ class Seq2SeqModel(Steps, keras.Model):  # type: ignore[valid-type, misc]
         Args:
             inputs: The inputs of `states`.
             labels: int `[batch, target_length]`.
-            weights: float32 `[batch, target_length]`. May be None in evaluation or for a loss that Keras reduces.
+            weights: float, int or bool `[batch, target_length]`. May be None in evaluation or for a loss that Keras
+                reduces.
             training: Whether the caller computes the gradient of the loss. If so, dropout and R-Drop apply.
 
         Raises:
             UserError: As in `compute_loss`; or the loss is a sum over tokens, and `weights` has one weight per row.
         """
+        weights = None if weights is None else ops.cast(weights, "float32")
         if self.sums_tokens and weights is not None and (len(weights.shape) == 1 or weights.shape[1] == 1):
             if labels.shape[1] != 1:
                 raise UserError(

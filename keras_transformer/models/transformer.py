@@ -41,6 +41,22 @@ class DecoderCache(NamedTuple):
     """`fused_kernel` of each self-attention, computed once for all steps."""
 
 
+@contextlib.contextmanager
+def automatic_names():
+    """Number Keras' automatic names, such as dense_1, from the start, so that all models of a class have equal names.
+
+    Layers of plug-ins may contain layers without names, and checkpoints identify weights by their names.
+    """
+    from keras.src.backend.common.global_state import get_global_attribute, set_global_attribute
+
+    numbers = get_global_attribute("object_name_uids")
+    set_global_attribute("object_name_uids", None)
+    try:
+        yield
+    finally:
+        set_global_attribute("object_name_uids", numbers)
+
+
 @keras.saving.register_keras_serializable("keras_transformer")
 class Transformer(Seq2SeqModel):
     """Encoder-decoder model with a shared vocabulary (§3).
@@ -66,6 +82,7 @@ class Transformer(Seq2SeqModel):
     layer_arguments: dict = {}
     """Arguments for all encoder and decoder layers, in addition to those from `HParams`."""
 
+    @automatic_names()
     def __init__(self, vocab_size: int, hparams: HParams | dict | None = None, **fields: Any):
         base = {name: fields.pop(name) for name in ("name", "dtype", "trainable") if name in fields}
         super().__init__(**{"name": "transformer", **base})

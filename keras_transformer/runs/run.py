@@ -169,8 +169,8 @@ class Run:
                 return
             if plugins.is_local(plugin):
                 raise UserError(
-                    f"the run {self.path} uses the plug-in {plugin!r} in the working directory. Check that you trust "
-                    f"its code, then add {shell_flag('plugin', plugin)}."
+                    f"the plug-in {plugin!r} of the run {self.path} may be a file in the working directory. Check that "
+                    f"you trust its code, then add {shell_flag('plugin', plugin)}."
                 )
             try:
                 plugins.load_plugin(plugin)

@@ -50,8 +50,10 @@ class TrainOptions:
             raise UserError(f"--coordinator needs --strategy=multiworker, got --strategy={self.strategy}")
         if self.precision not in PRECISIONS:
             raise unknown("precision", self.precision, PRECISIONS)
-        if self.accumulate < 1:
-            raise UserError(f"accumulate must be at least 1, got {self.accumulate}")
+        for name in ("accumulate", "devices"):
+            value = getattr(self, name)
+            if not (name == "devices" and value is None) and (type(value) is not int or value < 1):
+                raise UserError(f"{name} must be an integer of at least 1, got {value!r}")
         if self.jit_compile not in (True, False, "auto"):
             raise UserError(f'jit_compile must be True, False or "auto", got {self.jit_compile!r}')
         check_strategy(self.strategy, self.devices, self.jit_compile)

@@ -3,6 +3,7 @@
 import importlib
 import io
 import json
+import py_compile
 import re
 import shlex
 import shutil
@@ -213,6 +214,8 @@ def test_model_trains_keras_layers_in_plugin_layers(layer, added):
     model = kt.Transformer(vocab_size=9, num_layers=1, d_model=16, num_heads=2, **layer)
     plain = kt.Transformer(vocab_size=9, num_layers=1, d_model=16, num_heads=2)
     assert len(model.trainable_weights) == len(plain.trainable_weights) + added
+    again = kt.Transformer(vocab_size=9, num_layers=1, d_model=16, num_heads=2, **layer)
+    assert [weight.path for weight in again.weights] == [weight.path for weight in model.weights]
     tokens = np.arange(8).reshape(2, 4) + 1
     with eager_functions():
         model.compile(**kt.compile_arguments(model.hparams))
@@ -371,10 +374,15 @@ def test_one_of_two_plugins_may_move(run, tmp_path, move, moved):
     assert open_run(f"--plugin=new/{moved}") == [str(tmp_path / "new" / moved), recorded[0]]
 
 
-@pytest.mark.parametrize("recorded", ["plugin.py", "./plugin.py", "plugin", "package", "package.part", "~/plugin.py"])
+@pytest.mark.parametrize(
+    "recorded",
+    ["plugin.py", "./plugin.py", "plugin", "package", "package.part", "~/plugin.py", "~", "compiled", "compiled.part",
+     "/proc/self/cwd/plugin.py"],
+)  # fmt: skip
 def test_run_does_not_load_files_of_the_working_directory(run, call, recorded):
     write("package/__init__.py", "raise SystemExit('was run')\n")
+    py_compile.compile("package/__init__.py", "compiled.pyc")
     config = json.loads(Path("run/config.json").read_text())
     Path("run/config.json").write_text(json.dumps({**config, "plugins": [recorded]}))
-    call("average", "--run=run").refused(f"uses the plug-in '{recorded}' in the working directory", "--plugin=")
+    call("average", "--run=run").refused(f"the plug-in '{recorded}' of the run run may be a file in", "--plugin=")
     assert open_run("--plugin=plugin.py")

@@ -355,6 +355,17 @@ def test_update_changes_every_weight_of_unequal_stacks():
         assert (value != before[path]).any(), path
 
 
+@pytest.mark.parametrize("r_drop", [0.0, 2.0])
+@pytest.mark.parametrize("dtype", [int, bool])
+def test_sample_weights_may_be_a_mask(dtype, r_drop):
+    losses = []
+    for weights in (WEIGHTS > 0).astype("float32"), (WEIGHTS > 0).astype(dtype):
+        model = make_model(r_drop=r_drop, compile=True)
+        with eager_functions():
+            losses.append(model.fit(INPUTS, LABELS, sample_weight=weights, shuffle=False, verbose=0).history["loss"])
+    assert losses[0] == losses[1]
+
+
 # Warnings
 
 
