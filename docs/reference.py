@@ -70,11 +70,11 @@ def preset_sizes():
 def measured_presets(*files):
     """Return the lines of a table, without the header, with the results of each preset on each problem.
 
-    The table prefers runs that do not change the preset, and among them the longest.
+    The table prefers runs that do not change the preset, then the longest ones, then those with the most seeds.
     """
 
     def precedence(rows):
-        return not changes_of(rows[0]), average(rows, "steps")
+        return not changes_of(rows[0]), average(rows, "steps"), len(rows)
 
     shown = {}
     for rows in by_seed(itertools.chain(*files)):
