@@ -203,10 +203,15 @@ def load_hparams(name: str, **changes: typing.Any) -> HParams:
     """Return the `HParams` registered as `name`, with some fields changed.
 
     Raises:
-        UserError: The name or a field is unknown, or a value is invalid.
+        UserError: The name or a field is unknown, a value is invalid, or the registered function does not return
+            `HParams`.
     """
     registry.load_catalog()
-    return registry.hparams.get(name)().replace(**changes)
+    function = registry.hparams.get(name)
+    preset = function()
+    if not isinstance(preset, HParams):
+        raise UserError(f"hparams {name!r}: {function.__name__}() must return HParams, got {preset!r}")
+    return preset.replace(**changes)
 
 
 def changed_fields(preset, values):

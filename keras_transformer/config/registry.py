@@ -7,7 +7,6 @@ run without Keras.
 
 import contextlib
 import dataclasses
-import functools
 import importlib
 import importlib.util
 import inspect
@@ -121,24 +120,10 @@ def register_hparams(name: str) -> Callable:
     """Return a decorator that registers a function. The function takes no arguments and returns `HParams`.
 
     Raises:
-        UserError: The function does not return `HParams`. The error appears when the hparams are loaded.
+        UserError: The name is not a string, or the decorated object is not callable. If the function does not return
+            `HParams`, the error appears when the hparams are loaded.
     """
-    register = hparams.register(name)
-
-    def decorate(function):
-        @functools.wraps(function)
-        def checked():
-            from keras_transformer.config.hparams import HParams  # imports this module
-
-            result = function()
-            if not isinstance(result, HParams):
-                raise UserError(f"hparams {name!r}: {function.__name__}() must return HParams, got {result!r}")
-            return result
-
-        register(checked if callable(function) else function)
-        return function
-
-    return decorate
+    return hparams.register(name)
 
 
 def register_problem(name: str, reverse: str | None = None) -> Callable:
