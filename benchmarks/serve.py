@@ -8,7 +8,7 @@ the test split, waits for the answer and immediately sends the next sentence. Al
 benchmark's process, which shares the cores with the server. `wrong` counts the answers that differ from the output of
 `Translator`, and the streams that end with an error. Latencies are measured from request to answer, in milliseconds.
 The benchmark samples the server's memory every ten seconds. `memory_mb` contains two of these samples, one after a
-tenth of the time and one at the end.
+tenth of the time (at the beginning if there are at most ten samples) and one at the end.
 """
 
 import asyncio

@@ -181,11 +181,16 @@ def server(rows):
 
 
 def latencies(rows):
-    """Return a table of latencies by workload and engine."""
+    """Return a table of latencies by workload and engine, without percentiles that need more calls."""
+
+    def percentile(share):
+        return lambda row: f"{row[f'p{share}_ms']:,.1f} ms" if row["count"] * (100 - share) >= 100 else None
+
     return table(rows, {
         "workload": "{workload}", "model": "{model}",
         "engine": lambda row: f"{row['engine']} ({row['backend']})" if row["backend"] else row["engine"],
-        **{f"p{share}": f"{{p{share}_ms:,.1f}} ms" for share in (50, 95, 99)}, "first": "{first_ms:,.0f} ms",
+        **{f"p{share}": percentile(share) for share in (50, 95, 99)},
+        "first": lambda row: None if row["first_ms"] is None else f"{row['first_ms']:,.0f} ms",
         "sentences/s": "{per_second:,.1f}", "commit": "{commit}",
     })  # fmt: skip
 

@@ -84,8 +84,8 @@ def compiled_program(rows):
         "products": lambda row: f"{row['products']['bf16']} bfloat16, {row['products']['f32']} float32",
         "host transfers": "{host_transfers}", "copies": "{copies:,}", "transposes": "{transposes:,}",
         "fusions": "{fusions:,}", "operations, XLA": "{flops:.1e}", "operations, formula": "{model_flops:.1e}",
-        "arguments, MB": "{argument_mb:,.0f}", "reused, MB": "{aliased_mb:,.0f}",
-        "temporary, MB": "{temporary_mb:,.0f}",
+        "arguments, MiB": "{argument_mb:,.0f}", "reused, MiB": "{aliased_mb:,.0f}",
+        "temporary, MiB": "{temporary_mb:,.0f}",
     })  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def gpu_training(rows):
         "hparams": "{hparams}", "time per update, ms": lambda row: f"{1000 * row['seconds_per_update']:.1f}",
         "target tokens/s": "{target_tokens_per_second:,.0f}", "TFLOP/s": "{products_tflops:.0f}",
         "utilization": lambda row: f"{row['products_tflops'] / rates[row['machine']]:.0%}",
-        "memory, MB": "{peak_device_memory_mb:,}",
+        "memory, MiB": "{peak_device_memory_mb:,}",
         "the paper's updates, hours": lambda row: (
             f"{row['seconds_per_update'] * PAPER_UPDATES[row['hparams']] / 3600:.1f}"
         ),

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.machinery
+import logging
 import os
 import re
 import sys
@@ -19,7 +20,10 @@ class MissingPlugin(UserError):
     """Error for a plug-in that does not exist."""
 
 
+logger = logging.getLogger(__name__)
+
 _loaded: dict[str, types.ModuleType] = {}  # by name, in the order of loading
+_code: dict[str, bytes] = {}  # contents of the loaded files, by name
 
 
 def loaded() -> list[str]:
@@ -28,7 +32,9 @@ def loaded() -> list[str]:
 
 
 def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
-    """Load a plug-in, which registers its content with decorators. If it is already loaded, do nothing.
+    """Load a plug-in, which registers its content with decorators.
+
+    If the plug-in is already loaded, do nothing, except for a warning if its file has changed.
 
     Args:
         plugin: Path of a Python file, path of a folder with `__init__.py`, or name of a module.
@@ -42,12 +48,15 @@ def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
     """
     name, file = _find(os.fspath(plugin))
     if name in _loaded:
+        if file and file.read_bytes() != _code[name]:
+            logger.warning(f"plug-in {name} has changed since it was loaded; restart Python to load the new version")
         return _loaded[name]
     load_keras()  # sets the backend before the plug-in imports Keras
     registry.load_catalog()
     before, entries = dict(_loaded), registry.entries()
     try:
         with registry.all_or_nothing():
+            code = file.read_bytes() if file else b""
             module = _import(name, file)
             if registry.entries() == entries and not any(_is_part(entry, name) for entry in entries.values()):
                 raise UserError(
@@ -61,7 +70,7 @@ def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
         if isinstance(error, UserError) and not line:  # not raised by the code of the plug-in
             raise
         raise UserError(f"plug-in {line or name}: {_described(error)}") from error
-    _loaded[name] = module
+    _loaded[name], _code[name] = module, code
     return module
 
 

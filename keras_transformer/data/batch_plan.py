@@ -22,7 +22,8 @@ MAX_CUTS = 500
 NEVER = 1e30
 """Cost in tokens of an impossible plan. The cost is finite because `np.interp` can return NaN for infinite values."""
 POOL = 32
-"""Number of batches in a pool. Larger pools mix pairs better, but add padding to batches with dynamic shapes."""
+"""Minimum mean number of batches per pool, if the epoch has that many batches of the same shape. Larger pools mix pairs
+better, but add padding to batches with dynamic shapes."""
 BATCHES, PAIRS, PHASE = range(3)
 """Key suffixes of the three random streams: order of batches, order of pairs in a pool, and borders of pools."""
 

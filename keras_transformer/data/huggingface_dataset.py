@@ -80,7 +80,8 @@ class HuggingFaceDataset:
         count = 0
         for batch in rows.iter(BATCH):
             if nested:
-                texts = [((row or {}).get(source), (row or {}).get(target)) for row in batch[TRANSLATION]]
+                rows_of_batch = [row if isinstance(row, dict) else {} for row in batch[TRANSLATION]]
+                texts = [(row.get(source), row.get(target)) for row in rows_of_batch]
             else:
                 texts = list(zip(batch[source], batch[target]))
             for pair in texts:
@@ -104,7 +105,8 @@ class HuggingFaceDataset:
             )
         try:
             found = datasets.load_from_disk(self.name) if saved else datasets.load_dataset(self.name, self.config)
-        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        # RuntimeError: a loading script. KeyError and TypeError: damaged metadata.
+        except (OSError, ValueError, RuntimeError, KeyError, TypeError, datasets.exceptions.DatasetsError) as error:
             reason = " ".join(str(error).split()).rstrip(".")
             raise UserError(f"cannot read the dataset {self.name}: {reason}. Check its name and files.") from None
         splits = found if isinstance(found, dict) else {str(found.split or self.split): found}

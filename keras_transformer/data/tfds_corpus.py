@@ -81,6 +81,10 @@ class TfdsCorpus:
         self.files()
         tfds, tf = self._import()
         read_json(self.folder / "dataset_info.json", f"remove {self.folder} to build it again")
+        from google.protobuf.json_format import ParseError  # TensorFlow installs protobuf
+
+        # TFDS raises ParseError and AssertionError for a damaged description, and KeyError if a language is missing.
+        damage = (tf.errors.OpError, ValueError, KeyError, AssertionError, ParseError)
         try:
             # Read one file after the other to keep the order in which TFDS has stored the examples.
             dataset = tfds.load(
@@ -93,7 +97,7 @@ class TfdsCorpus:
             for batch in tfds.as_numpy(dataset.with_options(options).batch(BATCH).prefetch(2)):
                 decoded = without_entities if split in self.sgml_splits else bytes.decode
                 yield from zip(*(map(decoded, batch[language]) for language in self.languages))
-        except (tf.errors.OpError, UnicodeDecodeError, KeyError) as error:  # KeyError: a language is missing
+        except damage as error:
             reason = re.sub(r"^\{\{.*?\}\} | \[Op:.*", "", _first_line(error))
             raise UserError(
                 f"{self.folder} is damaged ({reason}); remove the folder and rerun the command to build it again"

@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_transformer.data.corpus import check_rereadable, in_chunks, one_line, read_lines
 from keras_transformer.data.pair_sources import hash_text
+from keras_transformer.data.placeholders import show_spans
 from keras_transformer.decoding.engines import choose_engine
 from keras_transformer.decoding.loading import load_translator
 from keras_transformer.decoding.search_options import SearchOptions
@@ -194,7 +195,7 @@ def _translation(run, checkpoint, precision, jit_compile, engine, options):
             lines, **vars(search), to=options.to, cut=lambda row, tokens: too_long.add(row)
         )
         for row, (line, hypotheses) in enumerate(zip(lines, translations)):
-            line = line.removeprefix(translator.tokenizer.source_prefix(line))
+            line = _without_marks(line.removeprefix(translator.tokenizer.source_prefix(line)), translator)
             rejects = row in too_long or not line
             outputs = [] if rejects else [_plain(hypothesis.text) for hypothesis in hypotheses]
             outputs = list(dict.fromkeys(filter(None, outputs)))
@@ -205,6 +206,14 @@ def _translation(run, checkpoint, precision, jit_compile, engine, options):
         return {"pairs": pairs, "rejected": rejected}
 
     return translate
+
+
+def _without_marks(line, translator):
+    """Return a line without the marks `<ph>` and `</ph>`, which training text must not contain."""
+    if not translator.tokenizer.placeholders:
+        return line
+    (hidden,), (spans,) = translator.hide_spans([line])
+    return show_spans(hidden, spans)
 
 
 def _plain(text):

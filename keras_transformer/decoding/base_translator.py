@@ -197,8 +197,10 @@ class BaseTranslator(abc.ABC):
                 by_row |= found
                 if report:
                     report(len(by_row), len(sentences))
-            # The phrases of several placeholders share the piece "▁", which no_repeat_ngram=1 allows only once.
-            if self.supports_phrases and not sampling and options.no_repeat_ngram != 1:
+            # The phrases of several placeholders share the piece "▁", which no_repeat_ngram=1 allows only once. A
+            # constraint may forbid placeholders.
+            required = not sampling and not options.constraint and options.no_repeat_ngram != 1
+            if self.supports_phrases and required:
                 if forced := self._missing_placeholders(sources, by_row, phrases):
                     for found in self._search([*forced], sentences, sources, prefixes, forced, options):
                         by_row |= found
@@ -219,13 +221,13 @@ class BaseTranslator(abc.ABC):
 
         Args:
             sources: Source sentences.
-            targets: Target sentences, or their token ids.
+            targets: Target sentences, or their token ids with or without EOS.
             alpha: Exponent of the length penalty (default: the value of the hparams).
             to: See `translate`.
 
         Raises:
-            UserError: The numbers of sources and targets differ, or the target language of a source is missing or
-                unknown.
+            UserError: The numbers of sources and targets differ, a target contains an invalid token id, or the target
+                language of a source is missing or unknown.
             NonFiniteOutputs: The model's outputs for a pair are not finite.
         """
         alpha = self.hparams.alpha if alpha is None else alpha
@@ -356,7 +358,9 @@ class BaseTranslator(abc.ABC):
             (ids,) = self.tokenizer.encode_targets([hide_in_target(target, spans)])
         else:
             ids = [int(i) for i in target]
-        return ids if ids and ids[-1] == EOS else [*ids, EOS]
+            ids = ids[:-1] if ids[-1:] == [EOS] else ids
+            self._check_ids("target", ids)
+        return [*ids, EOS]
 
     def _unparsed(self, source):
         """Return the result for a text that the search skips: "" for a blank text, or a flat tree from a parser."""

@@ -86,6 +86,7 @@ class CTranslate2Translator(BaseTranslator):
         limits = {}
         for i in rows:
             self._check_length(i, sources[i], "source")
+            self._check_length(i, [*prefixes[i], EOS], "prefix")
             limit = max(len(sources[i]) + options.extra_length, len(prefixes[i]) + 1)
             limits[i] = min(limit, POSITIONS)
         engine = self._engine

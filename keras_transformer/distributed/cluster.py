@@ -99,14 +99,8 @@ def wait_for_others(addresses, number, patience):
     Raises:
         UserError: A worker does not respond in time, or this worker cannot listen on its port.
     """
-    port = _split(addresses[number], addresses[number])[1]
     began, logged = time.monotonic(), False
-    both = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
-    try:
-        own = socket.create_server(("", port), **both)
-    except OSError as error:
-        raise UserError(f"worker {number} cannot listen on {addresses[number]}: {error.strerror}") from None
-    with own:
+    with listen(addresses[number], number):
         missing = {other: "" for other in range(len(addresses)) if other != number}
         while missing:
             missing = {other: why for other in missing if (why := _connection_error(addresses[other]))}
@@ -122,6 +116,19 @@ def wait_for_others(addresses, number, patience):
                 logger.info(f"worker {number} is waiting for worker {others}")
                 logged = True
             time.sleep(POLL_SECONDS if missing else 0)
+
+
+def listen(address, number):
+    """Return a socket that accepts connections on the port of an address. `number` is the index of this worker.
+
+    Raises:
+        UserError: The port is in use, or is not allowed.
+    """
+    both = {"family": socket.AF_INET6, "dualstack_ipv6": True} if socket.has_dualstack_ipv6() else {}
+    try:
+        return socket.create_server(("", _split(address, address)[1]), **both)
+    except OSError as error:
+        raise UserError(f"worker {number} cannot listen on {address}: {error.strerror}") from None
 
 
 def _connection_error(address):

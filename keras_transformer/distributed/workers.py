@@ -12,11 +12,12 @@ import math
 import os
 import re
 import sys
+import threading
 
 import keras
 import numpy as np
 
-from keras_transformer.distributed.cluster import Coordinator, read_tf_config, wait_for_others
+from keras_transformer.distributed.cluster import Coordinator, listen, read_tf_config, wait_for_others
 from keras_transformer.distributed.heartbeat import SILENCE, Heartbeat
 from keras_transformer.distributed.strategy import make_strategy
 from keras_transformer.utils.errors import UserError
@@ -24,6 +25,8 @@ from keras_transformer.utils.progress import stop_bars
 
 HEARTBEAT = 60
 """Seconds of silence from a worker after which JAX aborts. Must be longer than `SILENCE`, the limit of `Heartbeat`."""
+JAX_EXTRA_PATIENCE = 60
+"""Seconds that JAX waits for missing workers beyond the limit of `join`."""
 CHUNK = 1 << 24
 """Maximum number of bytes in a broadcast."""
 LOST = re.compile(
@@ -220,10 +223,16 @@ def _join_on_jax(coordinator, patience):
     import jax
 
     address = coordinator.address or "the cluster"
+    if coordinator.process_id == 0:
+        listen(coordinator.address, 0).close()  # if the port is in use, JAX crashes
+    # When JAX's own time limit is over, JAX aborts the process. Exit with an error message before.
+    limit = threading.Timer(patience, _exit_alone, [address, patience])
+    limit.daemon = True
+    limit.start()
     try:
         jax.distributed.initialize(
             coordinator.address, coordinator.num_processes, coordinator.process_id,
-            initialization_timeout=int(patience), heartbeat_timeout_seconds=HEARTBEAT,
+            initialization_timeout=int(patience) + JAX_EXTRA_PATIENCE, heartbeat_timeout_seconds=HEARTBEAT,
         )  # fmt: skip
     except ValueError:  # the environment does not describe a cluster
         raise UserError(
@@ -232,11 +241,23 @@ def _join_on_jax(coordinator, patience):
         ) from None
     except RuntimeError as error:
         raise UserError(f"cannot join the other processes at {address}: {' '.join(str(error).split())}") from None
+    finally:
+        limit.cancel()
     if jax.process_count() == 1:
         return Workers()
     from jax._src.distributed import global_state  # JAX has no public API for its key-value store
 
     return _JaxWorkers(global_state.client)
+
+
+def _exit_alone(address, patience):
+    """Print an error for missing workers and exit, because the main thread waits for them inside JAX."""
+    print(
+        f"error: not all processes joined at {address} within {patience:g} seconds; check that all of them are running "
+        "and that the address is right, or use --worker_patience=SECONDS to wait longer",
+        file=sys.stderr,
+    )
+    _exit_now(UserError.status)
 
 
 def _lost(why):

@@ -119,3 +119,11 @@ def assert_equals_one_worker(folder):
         (row,), (expected,) = ([row for row in rows if row["kind"] == kind] for rows in (two, alone))
         for name in compared:
             assert row[name] == pytest.approx(expected[name], rel=1e-4), (kind, name)
+
+
+@pytest.mark.backend
+def test_worker_exits_if_the_other_does_not_start(tmp_path):
+    processes = spawn_workers(2, *flags(), "--worker_patience=3", cwd=tmp_path)
+    processes[1].kill()
+    (status, _, err), _ = outcomes(processes, PATIENCE)
+    assert status == 2 and "use --worker_patience=SECONDS to wait longer" in err

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.logs import logged_lines
 from helpers.paths import ROOT
 from helpers.quick import eager_functions
 
@@ -156,6 +157,14 @@ def test_plugin_is_loaded_once(first, second):
     Path("folder").mkdir()
     assert kt.load_plugin(first) is kt.load_plugin(second)
     assert len(plugins.loaded()) == 1
+
+
+def test_changed_plugin_is_not_loaded_again():
+    module = kt.load_plugin(path := write("plugin.py", hparams("mine")))
+    with logged_lines() as lines:
+        assert kt.load_plugin(path) is module and not lines
+        assert kt.load_plugin(write(path, hparams("yours"))) is module
+    assert lines == [f"plug-in {path} has changed since it was loaded; restart Python to load the new version"]
 
 
 @pytest.mark.parametrize(

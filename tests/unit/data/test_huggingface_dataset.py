@@ -101,7 +101,10 @@ def test_problem_trains_on_datasets_and_files(datasets, tmp_path):
         ("dataset:null", "row 1 (counted from 0) of dataset {}/null must have texts for en and de, got 'b' and None."),
         ("dataset:none", "row 1 (counted from 0) of dataset {}/none must have texts for en and de, got None and None."),
         ("dataset:french", "row 0 (counted from 0) of dataset {}/french must have texts for en and de, got 'a' and"),
+        ("dataset:text", "row 0 (counted from 0) of dataset {}/text must have texts for en and de, got None and None."),
         ("dataset:empty", "cannot read the dataset {}/empty: "),
+        ("dataset:script", "cannot read the dataset {}/script: Dataset scripts are no longer supported"),
+        ("dataset:damaged", "cannot read the dataset {}/damaged: "),
     ],
 )
 def test_unsuitable_dataset_is_explained(datasets, tmp_path, text, words):
@@ -109,7 +112,12 @@ def test_unsuitable_dataset_is_explained(datasets, tmp_path, text, words):
     save(datasets, tmp_path / "null", train={"en": ["a", "b"], "de": ["c", None]})
     save(datasets, tmp_path / "french", train={"translation": [{"en": "a", "fr": "b"}]})
     save(datasets, tmp_path / "none", train={"translation": [{"en": "a", "de": "b"}, None]})
+    save(datasets, tmp_path / "text", train={"en": ["a"], "translation": ["b"]})
+    save(datasets, tmp_path / "damaged", train=columns(pairs(1)))
+    (tmp_path / "damaged" / "train" / "state.json").write_text("{}")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "script").mkdir()
+    (tmp_path / "script" / "script.py").touch()
     message = complaint(read, text, tmp_path)
     assert words.format(tmp_path) in message and "\n" not in message
 

@@ -13,6 +13,7 @@ import keras_transformer as kt
 from keras_transformer.data.tokenizers.base import Tokenizer
 from keras_transformer.decoding import augmentation
 from keras_transformer.decoding.augmentation import AugmentOptions, AugmentResult, augment
+from keras_transformer.decoding.base_translator import BaseTranslator
 from keras_transformer.decoding.search_options import Sampling, SearchOptions
 from keras_transformer.utils.errors import TextError
 
@@ -21,6 +22,8 @@ BACK = AugmentOptions(direction="back")
 
 class Upper:
     """A translator that converts text to upper case. After `limit` lines, it raises KeyboardInterrupt."""
+
+    hide_spans = BaseTranslator.hide_spans
 
     def __init__(self):
         self.lines, self.limit, self.searches = [], 10**6, []
@@ -113,6 +116,16 @@ def test_augment_writes_no_language_tags(translator, files):
         "run", write("<2de> a dog", "<2fr> a cat", "<2de>"), output, AugmentOptions(direction="forward", tag="<bt>")
     )
     assert output.read_text() == "<bt> a dog\t<2DE> A DOG\n<bt> <2fr> a cat\t<2FR> A CAT\n"
+
+
+def test_augment_writes_no_marks_of_spans(translator, files):
+    write, output = files
+    translator.tokenizer.placeholders = (7, 8)
+    augment("run", write("see <ph>a b</ph> x.org/a", "<ph1>"), output, AugmentOptions(direction="forward"))
+    assert [line.split("\t")[0] for line in output.read_text().splitlines()] == ["see a b x.org/a", "<ph1>"]
+    translator.tokenizer.placeholders = ()
+    augment("run", write("see <ph>a</ph> <ph1>"), output, AugmentOptions(direction="forward"))
+    assert output.read_text().startswith("see <ph>a</ph> <ph1>\t")
 
 
 def test_augment_names_the_line_of_an_error(translator, files):

@@ -183,6 +183,11 @@ def test_translator_rejects_unsupported_options_and_lengths(translator):
         translator.translate(["s1", "s1 " * POSITIONS])
     with pytest.raises(kt.UserError, match="target of text 1 must have at most"):
         translator.score(["s1"], ["s1 " * POSITIONS])
+    with pytest.raises(kt.UserError, match=f"prefix of text 2 must have at most {POSITIONS:,} tokens"):
+        translator.translate(["s1", "s1"], prefixes=[None, "s1 " * POSITIONS])
+    for ids in ([10**6], [-1], [4, PAD, 4], [4, BOS]):
+        with pytest.raises(kt.UserError, match="target ids must be less than"):
+            translator.score(["s1"], [ids])
     assert len(translator.translate(["s1 " * 2000], max_source_length=9)) == 1
 
 

@@ -100,7 +100,9 @@ def test_phrases_may_contain_spans():
     assert translator.searches == [([0], [translator.tokenizer.encode(["see", "<ph2>"])])]
 
 
-@pytest.mark.parametrize("options", [{}, {"sampling": kt.Sampling()}, {"no_repeat_ngram": 1}])
+@pytest.mark.parametrize(
+    "options", [{}, {"sampling": kt.Sampling()}, {"no_repeat_ngram": 1}, {"constraint": lambda *_: None}]
+)
 def test_missing_spans_are_appended_without_phrases(options):
     translator = UpperCase(change=forget)
     translator.supports_phrases = bool(options)

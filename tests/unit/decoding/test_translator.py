@@ -169,6 +169,12 @@ def test_score_applies_paper_length_penalty(translator, alpha):
         assert hypothesis.score == pytest.approx(hypothesis.log_probability / penalty)
 
 
+@pytest.mark.parametrize("ids", [[10**6], [-1], [4, 0, 4], [4, EOS, 4]])
+def test_score_rejects_invalid_ids(translator, ids):
+    with pytest.raises(kt.UserError, match="target ids must be less than the vocabulary size"):
+        translator.score(["a"], [ids])
+
+
 def test_score_rejects_lists_of_unequal_lengths(translator):
     with pytest.raises(kt.UserError, match="same length, got 2 and 1"):
         translator.score(["a", "b"], ["a"])

@@ -119,7 +119,13 @@ def test_train_rejects_conflicting_strategy_flags(call, tmp_path, monkeypatch):
         call("train", *together, "--strategy=one").refused(
             "--coordinator needs --strategy=multiworker, got --strategy=one"
         )
-        call("train", *together, "--worker_patience=1").refused("cannot join the other processes at localhost:1")
+        keras.ops.zeros(1)  # JAX refuses to join after it has computed anything
+        call("train", *together, "--worker_patience=60").refused("cannot join the other processes at localhost:1")
+        with socket.create_server(("", 0)) as used:
+            address = f"localhost:{used.getsockname()[1]}"
+            call("train", f"--coordinator={address}", "--num_processes=2", "--process_id=0").refused(
+                f"worker 0 cannot listen on {address}: Address already in use"
+            )
         call("train", "--strategy=jax", "--devices=3").refused("got 3; jax finds 2: ")
     call("train", "--strategy=one", "--devices=2").refused("--strategy=one needs --devices=1, got --devices=2")
     name = "mirrored" if ON_TENSORFLOW else "jax"

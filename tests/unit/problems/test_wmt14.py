@@ -171,6 +171,11 @@ def test_damaged_tfds_description_is_named(data):
     problem = load_problem("wmt14_ende", data_dir=data)
     shutil.copytree(german(data).parents[1] / "fr-en" / "1.0.0", german(data), dirs_exist_ok=True)
     assert f"{german(data)} is damaged" in complaint(problem.examples, "test")
+    for name, text in (("dataset_info.json", "{}"), ("dataset_info.json", '{"wrong": 1}'), ("features.json", "{")):
+        path, before = german(data) / name, (german(data) / name).read_text()
+        path.write_text(text)
+        assert f"{german(data)} is damaged" in complaint(problem.examples, "test")
+        path.write_text(before)
     (german(data) / "dataset_info.json").write_text("{")
     assert f"remove {german(data)} to build it again" in complaint(problem.examples, "test")
 
