@@ -107,7 +107,7 @@ class Server:
     def memory(self):
         """Return the resident memory of the server in megabytes."""
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
-        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) // 1000
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024 // 10**6
 
     def load(self, questions, clients, seconds, stream=False):
         """Let `clients` clients send requests for `seconds` seconds. Return a dict with latencies and other results.

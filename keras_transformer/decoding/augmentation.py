@@ -209,11 +209,11 @@ def _translation(run, checkpoint, precision, jit_compile, engine, options):
 
 
 def _without_marks(line, translator):
-    """Return a line without the marks `<ph>` and `</ph>`, which training text must not contain."""
+    """Return a line without the marks of protected spans, which training text must not contain."""
     if not translator.tokenizer.placeholders:
         return line
     (hidden,), (spans,) = translator.hide_spans([line])
-    return show_spans(hidden, spans)
+    return _plain(show_spans(hidden, spans))
 
 
 def _plain(text):

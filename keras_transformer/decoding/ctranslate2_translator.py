@@ -206,7 +206,7 @@ class CTranslate2Translator(BaseTranslator):
             raise TextError(
                 number,
                 f"the {side} of {{}} must have at most {POSITIONS:,} tokens with engine ctranslate2, got {len(ids):,}. "
-                "Split the text, or use engine keras.",
+                f"{'Shorten the prefix' if side == 'prefix' else 'Split the text'}, or use engine keras.",
             )
 
 

@@ -148,8 +148,8 @@ class Translator(BaseTranslator):
             target: The target, as a text or as token ids (default: the translation of the source).
 
         Raises:
-            UserError: The source is blank, lacks a tag or has no translation, the target contains an unknown id, or the
-                encoder's attention does not compute weights for all pairs of tokens.
+            UserError: The source is blank, lacks a tag or has no translation, the target contains an invalid token id,
+                or the encoder's attention does not compute weights for all pairs of tokens.
         """
         if not isinstance(source, str):
             raise UserError(f"source must be one text, got a {type(source).__name__}. Call attention(text).")
@@ -162,10 +162,6 @@ class Translator(BaseTranslator):
         if not ids:
             raise UserError(
                 f"the model translates {source!r} as an empty text, which has no attention to show; pass a target"
-            )
-        if not all(0 <= i < self.tokenizer.vocab_size for i in ids):
-            raise UserError(
-                f"target ids must be less than the vocabulary size ({self.tokenizer.vocab_size}), got {ids}"
             )
         with self.model.recorded_attention() as recorded:
             self.model.states((np.array([source_ids], "int32"), np.array([[BOS, *ids[:-1]]], "int32")))

@@ -121,7 +121,9 @@ def test_augment_writes_no_language_tags(translator, files):
 def test_augment_writes_no_marks_of_spans(translator, files):
     write, output = files
     translator.tokenizer.placeholders = (7, 8)
-    augment("run", write("see <ph>a b</ph> x.org/a", "<ph1>"), output, AugmentOptions(direction="forward"))
+    augment(
+        "run", write("see <ph>a b</ph> x.org/a", "<ph> </ph>", "<ph1>"), output, AugmentOptions(direction="forward")
+    )
     assert [line.split("\t")[0] for line in output.read_text().splitlines()] == ["see a b x.org/a", "<ph1>"]
     translator.tokenizer.placeholders = ()
     augment("run", write("see <ph>a</ph> <ph1>"), output, AugmentOptions(direction="forward"))
