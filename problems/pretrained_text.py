@@ -18,6 +18,9 @@ class PretrainedText(TranslationProblem):
     splits = ()
 
     def pairs(self, split):
+        self.check_split(split)
+
+    def check_split(self, split):
         raise UserError(
             f"{self.name} has no {split} split. To score translations, run `score`. To fine-tune the model, run "
             "`train --init_from` with a problem that has a corpus."

@@ -231,7 +231,8 @@ def field_types(settings_class):
     """Return {name: (type without None, whether None is allowed)} for the fields of a dataclass."""
     result = {}
     for name, hint in typing.get_type_hints(settings_class).items():
-        options = set(hint.__args__) if isinstance(hint, types.UnionType) else {hint}
+        is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        options = set(typing.get_args(hint)) if is_union else {hint}
         result[name] = (next(iter(options - {types.NoneType})), types.NoneType in options)
     return {field.name: result[field.name] for field in dataclasses.fields(settings_class)}
 
@@ -255,6 +256,8 @@ def validate(settings, owner):
         if kind is float and type(value) is int:
             value = float(value)
             object.__setattr__(settings, name, value)
+        if kind not in TYPE_NAMES:
+            raise UserError(f"{owner}: the type of {name} must be int, float, str or bool, with or without None")
         if type(value) is not kind:
             raise UserError(f"{owner}: {name} must be {TYPE_NAMES[kind]}, got {value!r}")
         choices, high = metadata["choices"], metadata["high"]

@@ -55,7 +55,7 @@ def load_plugin(plugin: str | os.PathLike) -> types.ModuleType:
     registry.load_catalog()
     before, entries = dict(_loaded), registry.entries()
     try:
-        with registry.all_or_nothing():
+        with registry.all_or_nothing(), _modules_kept_on_success(name):
             code = file.read_bytes() if file else b""
             module = _import(name, file)
             if registry.entries() == entries and not any(_is_part(entry, name) for entry in entries.values()):
@@ -97,6 +97,25 @@ def located_errors():
     except Exception as error:
         if line := _line_in(_loaded, error):
             error.add_note(f"error: plug-in {line}: {_described(error)}")
+        raise
+
+
+@contextlib.contextmanager
+def _modules_kept_on_success(name):
+    """If a `with` block fails, remove new modules that belong to a plug-in, so that the next import runs them again.
+
+    These are the modules of the plug-in with the given name, of plug-ins that it has loaded, and modules that have
+    registered anything.
+    """
+    known, loaded_before, before = set(sys.modules), set(_loaded), registry.entries()
+    try:
+        yield
+    except BaseException:
+        new = [entry for key, entry in registry.entries().items() if before.get(key) is not entry]
+        owners = {name, *(_loaded.keys() - loaded_before), *(getattr(entry, "__module__", None) for entry in new)}
+        for module in set(sys.modules) - known:
+            if module in owners or module.startswith(f"{name}."):
+                del sys.modules[module]
         raise
 
 

@@ -167,6 +167,8 @@ class Run:
         for plugin in self.config["plugins"]:
             if given and self._has_plugins():
                 return
+            if plugin in given:
+                continue
             if plugins.is_local(plugin):
                 raise UserError(
                     f"the plug-in {plugin!r} of the run {self.path} may be a file in the working directory. Check that "

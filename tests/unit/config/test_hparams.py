@@ -4,13 +4,14 @@ import ast
 import dataclasses
 import inspect
 import re
+import typing
 
 import pytest
 from helpers.errors import complaint
 
 from keras_transformer.cli.arguments import Parser, add_problem_flags, read_problem_flags
 from keras_transformer.config import registry
-from keras_transformer.config.hparams import HParams, changed_fields, load_hparams, parse_value
+from keras_transformer.config.hparams import HParams, changed_fields, load_hparams, parse_value, setting, validate
 from keras_transformer.layers.stack import StackLayer
 
 FIELDS = [field.name for field in dataclasses.fields(HParams)]
@@ -99,6 +100,20 @@ def test_hparams_reject_wrong_values(name, value, said):
 def test_hparams_convert_int_to_float():
     hparams = HParams(dropout=0)
     assert type(hparams.dropout) is float and hparams == HParams(dropout=0.0)
+
+
+@dataclasses.dataclass
+class Settings:
+    count: typing.Optional[int] = setting(None, "number")  # noqa: UP045
+    names: list | None = setting(None, "names")
+
+
+def test_types_of_settings_are_checked():
+    validate(Settings(), "mine")
+    validate(Settings(3), "mine")
+    assert complaint(validate, Settings("3"), "mine") == "mine: count must be an integer, got '3'"
+    said = "mine: the type of names must be int, float, str or bool, with or without None"
+    assert complaint(validate, Settings(names=["a"]), "mine") == said
 
 
 def test_num_heads_must_divide_d_model():

@@ -272,6 +272,26 @@ def test_failing_plugin_unloads_nested_plugins(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("plugin", "files", "wrong"),
+    [
+        ("outer", ["outer.py"], "import keras_transformer\n"),  # registers nothing
+        ("outer.py", ["inner.py", "outer.py"], "import inner\n1 / 0\n"),
+        ("outer.py", ["inner.py", "outer.py"], "import keras_transformer as kt\nkt.load_plugin('inner')\n1 / 0\n"),
+        ("outer", ["outer/inner.py", "outer/__init__.py"], "from . import inner\n1 / 0\n"),
+    ],
+)
+def test_fixed_plugin_registers_everything(plugin, files, wrong):
+    for file in files:
+        write(file, hparams(Path(file).stem))
+    right = wrong.replace("1 / 0\n", "") + hparams("outer")
+    write(files[-1], wrong)
+    complaint(plugin)
+    write(files[-1], right)
+    kt.load_plugin(plugin)
+    assert kt.hparams("outer") and kt.hparams(Path(files[0]).stem.replace("__init__", "outer"))
+
+
+@pytest.mark.parametrize(
     "plugin", ["", "nowhere", "nowhere.py", "a/nowhere", "a.b.nowhere", "..", "empty/", "empty.nowhere", "no module"]
 )
 def test_missing_plugin_is_named(tmp_path, plugin):
@@ -367,6 +387,14 @@ def test_given_plugin_replaces_recorded_one(run, tmp_path, move):
 def test_given_plugin_with_other_names_does_not_replace(run, tmp_path):
     write("other.py", hparams("my_other"))
     assert open_run("--plugin=other.py") == [str(tmp_path / "other.py"), str(tmp_path / "plugin.py")]
+
+
+def test_run_asks_for_the_plugin_that_is_not_given(run, call):
+    write("plugin.py", PROBLEM)
+    write("other.py", hparams("my_hparams"))
+    config = json.loads(Path("run/config.json").read_text())
+    Path("run/config.json").write_text(json.dumps({**config, "plugins": ["plugin", "other"]}))
+    call("average", "--run=run", "--plugin=plugin").refused("the plug-in 'other' of the run", "then add --plugin=other")
 
 
 @pytest.mark.parametrize("move", [shutil.move, shutil.copy])

@@ -135,6 +135,8 @@ def test_pretrained_text_names_commands_for_scores():
     assert (problem.input_language, problem.output_language) == ("fr", "de")
     with pytest.raises(kt.UserError, match="pretrained_text has no test split. To score translations, run"):
         list(problem.pairs("test"))
+    with pytest.raises(kt.UserError, match="pretrained_text has no test split. To score translations, run"):
+        problem.check_split("test")
 
 
 @pytest.mark.parametrize("name", NAMES)
