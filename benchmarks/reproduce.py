@@ -247,7 +247,7 @@ EXPERIMENTS = {
         better(norm="pre"),
         *(better(seed, TAUGHT, ema_decay=0.999) for seed in (1, 2, 3)),
         better(r_drop=2.0),  # differs from the first run only in R-Drop
-        better(synthetic=BACK, ema_decay=0.999),  # with captions instead of translations by an ensemble
+        *(better(synthetic=BACK, ema_decay=0.999, train_steps=steps) for steps in (12_000, 26_400)),  # with captions
     ],
 }
 
