@@ -70,10 +70,11 @@ def test_experiments_with_synthetic_pairs_use_tiny_plus():
 
     runs = [run for run in EXPERIMENTS["tiny_plus"] if run.synthetic]
     assert [(run.seed, run.synthetic.captions) for run in runs] == [
-        (1, False), (2, False), (3, False), (1, True)
+        (1, False), (2, False), (3, False), (1, True), (1, True)
     ]  # fmt: skip
     for run in runs:
-        assert load_hparams(run.preset, **run.overrides) == load_hparams("tiny_plus")
+        expected = load_hparams("tiny_plus", train_steps=26_400 if run is runs[-1] else 12_000)
+        assert load_hparams(run.preset, **run.overrides) == expected
 
 
 def test_experiments_name_valid_problems_and_hparams(monkeypatch):
