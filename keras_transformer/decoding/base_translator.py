@@ -199,8 +199,7 @@ class BaseTranslator(abc.ABC):
                     report(len(by_row), len(sentences))
             # The phrases of several placeholders share the piece "▁", which no_repeat_ngram=1 allows only once. A
             # constraint may forbid placeholders.
-            required = not sampling and not options.constraint and options.no_repeat_ngram != 1
-            if self.supports_phrases and required:
+            if self.supports_phrases and not (sampling or options.constraint or options.no_repeat_ngram == 1):
                 if forced := self._missing_placeholders(sources, by_row, phrases):
                     for found in self._search([*forced], sentences, sources, prefixes, forced, options):
                         by_row |= found
